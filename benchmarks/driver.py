@@ -1,0 +1,209 @@
+"""One case, start to end: prepare everyone, check everyone, then time everyone in turns.
+
+Ours is refused when it is wrong; a peer that is missing, fails or is wrong is recorded with its reason and the race
+goes on without it. Every round gives each contender one sample, in an order that rotates, so that clock drift and
+neighbours on the machine hit all alike.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median, quantiles, stdev
+from typing import Any
+
+import torch
+
+from benchmarks.case import Case, Fact, Outputs, Run, Runner, Skip
+from benchmarks.ceilings import Ceilings
+from benchmarks.check import relative_error
+from benchmarks.clock import Clock, calls_per_sample
+from benchmarks.result import CaseResult, Cold, FactResult, significant
+
+OURS = "ours"
+
+__all__ = ["Refused", "alternate", "meets", "measure_fact", "run_case"]
+
+
+class Refused(Exception):
+    """Ours is wrong, so its time means nothing."""
+
+
+@dataclass
+class _Contender:
+    run: Run
+    calls: int
+    error: float
+    peak_bytes: int | None
+
+
+def run_case(
+    case: Case, device: torch.device, clock: Clock, ceilings: Ceilings, *, rounds: int, without: Sequence[str] = ()
+) -> CaseResult:
+    """Check and time one case.
+
+    Raises:
+        Refused: ours fails or differs from the reference, before or after timing.
+    """
+    inputs = case.make(device)
+    reference = case.reference(inputs)
+    skipped = {name: peer.reason for name, peer in case.peers.items() if isinstance(peer, Skip)}
+    skipped |= {name: "left out by --without" for name in case.peers if name in without}
+    contenders: dict[str, _Contender] = {}
+    runners = {OURS: case.ours} | {name: peer for name, peer in case.peers.items() if name not in skipped}
+    for name, runner in runners.items():
+        tolerance = case.peer_tolerance.get(name, case.tolerance)
+        try:
+            contenders[name] = _admit(runner, inputs, reference, tolerance, device, clock)
+        except Exception as error:  # a peer may fail in any way; ours may not
+            if name == OURS:
+                raise Refused(f"{case.name}: {_reason(error)}") from error
+            skipped[name] = _reason(error)
+            _raise_if_device_is_lost(device, name)
+
+    def time(sampler: Callable[[_Contender], float], names: Iterable[str]) -> dict[str, list[float]]:
+        times, failed = alternate({name: partial(sampler, contenders[name]) for name in names}, rounds)
+        if OURS in failed:
+            raise Refused(f"{case.name}: failed while timed: {failed[OURS]}")
+        skipped.update(failed)
+        return times
+
+    warm = time(lambda entry: clock.warm(entry.run, entry.calls), contenders)
+    cold = time(lambda entry: clock.cold(entry.run), warm) if clock.has_cold else None
+    after = relative_error(contenders[OURS].run(), reference)
+    if not after <= case.tolerance:
+        raise Refused(f"{case.name}: right before timing, error {after:.3g} > {case.tolerance:.3g} after it")
+
+    medians = _medians(warm, skipped)
+    ours_ms = medians.pop(OURS)
+    kept = {name: contenders[name] for name in (OURS, *medians)}
+    return CaseResult(
+        name=case.name,
+        tags=list(case.tags),
+        ours_ms=ours_ms,
+        peers_ms=medians,
+        speedup=_speedup(ours_ms, medians),
+        max_rel_err=significant(contenders[OURS].error, 3),
+        rounds=rounds,
+        kernel=case.kernel(inputs) if callable(case.kernel) else case.kernel,
+        note=case.note,
+        roofline=ceilings.roofline(case, inputs, ours_ms),
+        cold=_cold(cold, skipped),
+        quartiles_ms={name: _quartiles(warm[name]) for name in kept},
+        peers_rel_err={name: significant(contenders[name].error, 3) for name in medians},
+        peers_skipped=skipped,
+        peak_bytes={name: entry.peak_bytes for name, entry in kept.items() if entry.peak_bytes is not None},
+    )
+
+
+def alternate(
+    samplers: Mapping[str, Callable[[], float]], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """One sample of each a round, the starting place rotating; returns times, and reasons of those that failed."""
+    times: dict[str, list[float]] = {name: [] for name in samplers}
+    failed: dict[str, str] = {}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            names = list(times)
+            start = turn % len(names)
+            for name in names[start:] + names[:start]:
+                try:
+                    times[name].append(samplers[name]())
+                except Exception as error:
+                    failed[name] = _reason(error)
+                    del times[name]
+            if not times:
+                break
+    finally:
+        if collecting:
+            gc.enable()
+    return times, failed
+
+
+def measure_fact(fact: Fact, device: torch.device) -> FactResult:
+    """Measure a fact once a seed."""
+    values = [float(fact.measure(device, seed)) for seed in fact.seeds]
+    value = significant(math.fsum(values) / len(values))
+    several = len(values) > 1
+    return FactResult(
+        name=fact.name,
+        value=value,
+        unit=fact.unit,
+        target=fact.target,
+        met=meets(value, fact.target) if fact.target else None,
+        seeds=list(fact.seeds),
+        mean=value if several else None,
+        std=significant(stdev(values)) if several else None,
+        tags=list(fact.tags),
+        note=fact.note,
+    )
+
+
+def meets(value: float, target: str) -> bool:
+    """Whether a value meets a target.
+
+    >>> meets(123, "<= 150"), meets(0.9, ">= 0.95")
+    (True, False)
+    """
+    match target.split():
+        case ["<=", bound]:
+            return value <= float(bound)
+        case [">=", bound]:
+            return value >= float(bound)
+    raise ValueError(f"target must read '<= NUMBER' or '>= NUMBER', got {target!r}")
+
+
+def _admit(
+    runner: Runner, inputs: Any, reference: Outputs, tolerance: float, device: torch.device, clock: Clock
+) -> _Contender:
+    run = runner(inputs)
+    peak = None
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    outputs = run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        peak = torch.cuda.max_memory_allocated(device) - before
+    error = relative_error(outputs, reference)
+    if not error <= tolerance:
+        raise ValueError(f"differs from the reference: error {error:.3g} > {tolerance:.3g}")
+    return _Contender(run, calls_per_sample(clock, run), error, peak)
+
+
+def _raise_if_device_is_lost(device: torch.device, peer: str) -> None:
+    if device.type == "cuda":
+        try:
+            torch.cuda.synchronize(device)
+        except RuntimeError as error:
+            raise RuntimeError(f"peer {peer!r} broke the CUDA context; run again with --without {peer}") from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _medians(times: Mapping[str, Sequence[float]], skipped: Mapping[str, str]) -> dict[str, float]:
+    return {name: significant(median(samples)) for name, samples in times.items() if name not in skipped}
+
+
+def _speedup(ours_ms: float, peers_ms: Mapping[str, float]) -> dict[str, float]:
+    return {name: significant(time / ours_ms) for name, time in peers_ms.items()}
+
+
+def _cold(times: Mapping[str, Sequence[float]] | None, skipped: Mapping[str, str]) -> Cold | None:
+    if times is None:
+        return None
+    peers = _medians(times, skipped)
+    ours_ms = peers.pop(OURS)
+    return Cold(ours_ms=ours_ms, peers_ms=peers, speedup=_speedup(ours_ms, peers))
+
+
+def _quartiles(samples: Sequence[float]) -> list[float]:
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return [significant(low), significant(high)]

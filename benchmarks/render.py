@@ -1,0 +1,83 @@
+"""Tables in READMEs and documentation, rendered from committed results.
+
+A block begins with ``<!-- table: results/h200/torch-tcgnn.json tag=spmm -->`` and ends with ``<!-- end table -->``;
+what lies between is ours to rewrite. Words after the file: ``tag=TAG`` (cases and facts with that tag), ``cold``
+(cold-L2 times), ``facts`` (facts instead of cases).
+
+``python -m benchmarks.render`` rewrites the blocks, ``--check`` only reports stale ones (exit status 1).
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import table
+from benchmarks.provenance import ROOT
+from benchmarks.result import load
+
+BLOCK = re.compile(
+    r"^(?P<head><!-- table: (?P<file>\S+)(?P<words>[^\n]*?) -->\n)(?P<body>.*?)^(?P<tail><!-- end table -->)$",
+    re.DOTALL | re.MULTILINE,
+)
+
+__all__ = ["BLOCK", "render"]
+
+
+def render(text: str, root: Path = ROOT) -> str:
+    """The page with every block rewritten.
+
+    Raises:
+        ValueError: an unknown word, or nothing to show.
+    """
+    return BLOCK.sub(lambda found: found["head"] + _body(found["file"], found["words"], root) + found["tail"], text)
+
+
+def _body(file: str, words: str, root: Path) -> str:
+    result = load(root / "benchmarks" / file)
+    tags, kinds = [], set()
+    for word in words.split():
+        if word.startswith("tag="):
+            tags.append(word.removeprefix("tag="))
+        elif word in ("cold", "facts"):
+            kinds.add(word)
+        else:
+            raise ValueError(f"table block of {file}: unknown word {word!r}; allowed: tag=TAG, cold, facts")
+
+    def chosen(items: Sequence) -> list:
+        kept = [item for item in items if all(tag in item.tags for tag in tags)]
+        if not kept:
+            raise ValueError(f"table block of {file}{words}: nothing carries the tags {tags}")
+        return kept
+
+    if "facts" in kinds:
+        rows = table.fact_rows(chosen(result.facts))
+    else:
+        rows = table.case_rows(chosen(result.cases), cold="cold" in kinds)
+    caption = f"*{result.device}, torch {result.versions['torch']}, commit {result.commit[:12]}, {result.date}*"
+    return f"{table.markdown(rows)}\n\n{caption}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite or check the pages of the checkout."""
+    from benchmarks.quote import pages
+
+    line = argparse.ArgumentParser(prog="python -m benchmarks.render")
+    line.add_argument("--check", action="store_true", help="report stale blocks, write nothing")
+    options = line.parse_args(arguments)
+    stale = []
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        fresh = render(text)
+        if fresh != text:
+            stale.append(page)
+            if not options.check:
+                page.write_text(fresh, encoding="utf-8")
+    for page in stale:
+        print(f"{'stale' if options.check else 'rendered'}: {page.relative_to(ROOT)}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Inputs that every contender of a case shares: one graph, its CSR, features, weights and an output gradient."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_tcgnn import data
+
+REAL = ("amazon_photo", "amazon_computers", "blogcatalog", "flickr", "musae_github", "PROTEINS")
+QUICK = ("cora",)
+
+__all__ = ["QUICK", "REAL", "Task", "make_task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A graph and dense operands.
+
+    Attributes:
+        edge_index: ``[2, E]`` int64, sorted by target, so that edge order and CSR order are one.
+        rowptr: ``[N + 1]`` int64 of the CSR whose rows are targets.
+        x, y: ``[N, F]`` standard normal.
+        grad: ``[N, F]`` gradient of the output.
+        weight: ``[E]`` uniform in [0, 1), or ``None``.
+    """
+
+    edge_index: Tensor
+    rowptr: Tensor
+    num_nodes: int
+    x: Tensor
+    y: Tensor
+    grad: Tensor
+    weight: Tensor | None
+
+    @property
+    def col(self) -> Tensor:
+        """``[E]`` sources in CSR order."""
+        return self.edge_index[0]
+
+    @property
+    def num_edges(self) -> int:
+        """``E``."""
+        return self.edge_index.shape[1]
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of the smallest CSR structure of the graph (int32)."""
+        return 4 * (self.num_nodes + 1 + self.num_edges)
+
+
+def make_task(graph: str, dim: int, device: torch.device, *, weighted: bool = False, seed: int = 0) -> Task:
+    """The task of a named graph; FileNotFoundError where its files are not there."""
+    loaded = data.load(graph)
+    order = torch.argsort(loaded.edge_index[1], stable=True)
+    edge_index = loaded.edge_index[:, order].contiguous()
+    degree = torch.bincount(edge_index[1], minlength=loaded.num_nodes)
+    rowptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    random = torch.Generator().manual_seed(seed)
+    x, y, grad = (torch.randn(loaded.num_nodes, dim, generator=random).to(device) for _ in range(3))
+    weight = torch.rand(edge_index.shape[1], generator=random).to(device) if weighted else None
+    return Task(edge_index.to(device), rowptr.to(device), loaded.num_nodes, x, y, grad, weight)

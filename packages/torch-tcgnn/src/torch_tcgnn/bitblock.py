@@ -1,0 +1,205 @@
+"""The tensor-core view of a sparsity pattern: windows of rows, condensed columns, one bit an entry.
+
+Rows are cut into windows of ``height``; the distinct columns of a window, ascending, are condensed to 0, 1, 2, … and
+cut into blocks of eight (sparse graph translation, TC-GNN section 4; bit masks with ranks by popcount as in Acc-SpMM,
+PPoPP 2025). Bit ``r * 8 + c`` of a block's mask says that row ``r`` of the window has condensed column ``c``; the
+place of an entry among the stored values (its *slot*) is the block's first slot plus the number of lower set bits.
+Duplicate edges share a slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+WIDTH = 8
+"""Condensed columns of a block."""
+
+
+@dataclass(frozen=True, eq=False)
+class BitBlocks:
+    """Blocks of one adjacency. ``W`` windows, ``B`` blocks, ``S`` slots, ``E`` entries.
+
+    Attributes:
+        win_ptr: ``[W + 1]`` int32: first block of each window.
+        block_col: ``[B, 8]`` int32: original column of each condensed column, −1 where padded.
+        block_mask: ``[B, height / 8]`` int64: which of the block's ``height × 8`` places are filled.
+        block_slot: ``[B + 1]`` int32: first slot of each block.
+        slot_entry: ``[E]``: entries of the adjacency in slot order.
+        slot_ptr: ``[S + 1]``: first of ``slot_entry`` for each slot; empty when no slot holds two entries.
+        items: ``[I, 4]`` int32: the work list, longest first: window, first block, end block, and the row of the
+            partial-result workspace (−1: the item holds the whole window).
+        splits: ``[P, 3]`` int32: windows that were split: window, first and end partial row.
+        partial_window: int32, one a partial row: its window (the length sizes the workspace without asking the device).
+        row_order: ``[num_rows]`` int32: row at each place of the windows; empty when that is the identity.
+    """
+
+    win_ptr: Tensor
+    block_col: Tensor
+    block_mask: Tensor
+    block_slot: Tensor
+    slot_entry: Tensor
+    slot_ptr: Tensor
+    items: Tensor
+    splits: Tensor
+    partial_window: Tensor
+    row_order: Tensor
+
+    @property
+    def height(self) -> int:
+        return 8 * self.block_mask.shape[1]
+
+    @property
+    def num_blocks(self) -> int:
+        return self.block_col.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        return self.slot_ptr.shape[0] - 1 if self.slot_ptr.numel() else self.slot_entry.shape[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors())
+
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, f.name) for f in fields(self)]
+
+    @classmethod
+    def unpack(cls, tensors: list[Tensor]) -> BitBlocks:
+        return cls(*tensors)
+
+    def slot_values(self, entry_values: Tensor | None) -> Tensor | None:
+        """``[E, ...]`` values in entry order to ``[S, ...]`` in slot order, duplicates summed in a fixed order.
+
+        ``None`` (unweighted) stays ``None`` unless duplicates exist: then it is their multiplicity in float32.
+        """
+        if self.slot_ptr.numel() == 0:
+            return None if entry_values is None else entry_values.index_select(0, self.slot_entry)
+        if entry_values is None:
+            return self.slot_ptr.diff().to(torch.float32)
+        ordered = entry_values.index_select(0, self.slot_entry)
+        return torch.segment_reduce(ordered, "sum", offsets=self.slot_ptr.long(), axis=0)
+
+    def edge_to_slot(self, edge: Tensor) -> Tensor:
+        """``[E]`` int64: slot of each input edge; ``edge`` is :attr:`Adjacency.edge` of the same adjacency."""
+        entry = self.slot_entry.long()
+        if self.slot_ptr.numel() == 0:
+            slot = torch.arange(entry.shape[0], device=entry.device)
+        else:
+            ids = torch.arange(self.num_slots, device=entry.device)
+            slot = ids.repeat_interleave(self.slot_ptr.long().diff(), output_size=entry.shape[0])
+        target = entry if edge.numel() == 0 else edge.long().index_select(0, entry)
+        return torch.empty_like(slot).index_copy_(0, target, slot)
+
+
+def build(
+    rowptr: Tensor,
+    col: Tensor,
+    num_cols: int,
+    *,
+    height: int = 8,
+    max_blocks: int = 32,
+    row_order: Tensor | None = None,
+) -> BitBlocks:
+    """Translate compressed rows into :class:`BitBlocks`; whole-tensor operations only, on any device.
+
+    Args:
+        rowptr: ``[num_rows + 1]`` integer.
+        col: ``[num_edges]`` int32, ascending inside a row.
+        num_cols: number of columns.
+        height: rows of a window, 8 or 16.
+        max_blocks: longest work item; longer windows are split and summed in a fixed order.
+        row_order: ``[num_rows]`` integer permutation: which rows share a window (see ``reorder``).
+    """
+    device, num_rows, num_edges = col.device, rowptr.shape[0] - 1, col.shape[0]
+    num_windows = -(-num_rows // height)
+    index_dtype = rowptr.dtype
+    counts = rowptr.long().diff()
+    row = torch.arange(num_rows, device=device).repeat_interleave(counts, output_size=num_edges)
+    if row_order is not None:
+        row_order = row_order.long()
+        row = torch.empty_like(row_order).index_copy_(0, row_order, torch.arange(num_rows, device=device))[row]
+
+    window_col, by_column = (row // height * max(num_cols, 1) + col).sort(stable=True)
+    head = first_of_run(window_col)
+    vector = head.cumsum(0) - 1
+    row = row.index_select(0, by_column)
+    window = row // height
+    vector_window, vector_col = window[head], col.index_select(0, by_column)[head]
+    vectors = torch.bincount(vector_window, minlength=num_windows)
+    win_ptr = exclusive_scan((vectors + WIDTH - 1) // WIDTH)
+    condensed = vector - exclusive_scan(vectors).index_select(0, window)
+    block = win_ptr.index_select(0, window) + condensed // WIDTH
+    num_blocks = int(win_ptr[-1])
+
+    block_col = torch.full((num_blocks, WIDTH), -1, dtype=torch.int32, device=device)
+    block_col.view(-1)[(block * WIDTH + condensed % WIDTH)[head]] = vector_col
+
+    place = (row % height) * WIDTH + condensed % WIDTH
+    slot_key, by_slot = (block * (height * WIDTH) + place).sort(stable=True)
+    new_slot = first_of_run(slot_key)
+    distinct = slot_key[new_slot]
+    word = distinct // 64
+    block_mask = torch.zeros(num_blocks * height // 8, dtype=torch.int64, device=device)
+    block_mask.index_add_(0, word, torch.ones_like(word) << (distinct % 64))
+    slots = torch.bincount(distinct // (height * WIDTH), minlength=num_blocks)
+
+    slot_ptr = torch.empty(0, dtype=index_dtype, device=device)
+    if distinct.shape[0] != num_edges:
+        end = torch.tensor([num_edges], device=device)
+        slot_ptr = torch.cat([new_slot.nonzero().view(-1), end]).to(index_dtype)
+    items, splits, partial_window = work_list(win_ptr, max_blocks)
+    return BitBlocks(
+        win_ptr=win_ptr.to(torch.int32),
+        block_col=block_col,
+        block_mask=block_mask.view(num_blocks, height // 8),
+        block_slot=exclusive_scan(slots).to(index_dtype),
+        slot_entry=by_column.index_select(0, by_slot).to(index_dtype),
+        slot_ptr=slot_ptr,
+        items=items,
+        splits=splits,
+        partial_window=partial_window,
+        row_order=win_ptr.new_empty(0, dtype=torch.int32) if row_order is None else row_order.to(torch.int32),
+    )
+
+
+def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """``items, splits, partial_window``: windows cut into pieces of at most ``max_blocks`` blocks, longest first.
+
+    An empty window keeps one empty item: somebody has to write its zero rows.
+    """
+    device = win_ptr.device
+    length = win_ptr.diff()
+    pieces = ((length + max_blocks - 1) // max_blocks).clamp(min=1)
+    window = torch.arange(length.shape[0], device=device).repeat_interleave(pieces)
+    first_item = exclusive_scan(pieces)
+    piece = torch.arange(window.shape[0], device=device) - first_item.index_select(0, window)
+    begin = win_ptr.index_select(0, window) + piece * max_blocks
+    end = torch.minimum(begin + max_blocks, win_ptr.index_select(0, window + 1))
+
+    is_split = pieces > 1
+    first_partial = exclusive_scan(torch.where(is_split, pieces, 0))
+    partial = torch.where(is_split[window], first_partial.index_select(0, window) + piece, -1)
+    order = (begin - end).sort(stable=True)[1]
+    items = torch.stack([window, begin, end, partial], dim=1).index_select(0, order)
+    split = is_split.nonzero().view(-1)
+    splits = torch.stack([split, first_partial[split], first_partial[split + 1]], dim=1)
+    partial_window = window[is_split[window]]
+    return items.to(torch.int32).contiguous(), splits.to(torch.int32).contiguous(), partial_window.to(torch.int32)
+
+
+def first_of_run(values: Tensor) -> Tensor:
+    """Boolean mask of the first element of each run of equal values."""
+    head = torch.ones(values.shape[0], dtype=torch.bool, device=values.device)
+    torch.ne(values[1:], values[:-1], out=head[1:])
+    return head
+
+
+def exclusive_scan(counts: Tensor) -> Tensor:
+    """``[n]`` to ``[n + 1]``: 0, c₀, c₀ + c₁, …"""
+    total = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=total[1:])
+    return total

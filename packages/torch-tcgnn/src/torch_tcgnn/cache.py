@@ -1,0 +1,272 @@
+"""Graphs translated once: a cache that remembers what it built for an ``edge_index`` as long as that object lives.
+
+An entry is found by the object itself (a weak reference, compared by identity) together with its version counter, shape,
+dtype, device and the caller's options. An address that a later tensor happens to reuse is therefore never a hit, and an
+in-place edit of ``edge_index`` is a miss. Edits that PyTorch does not count (through NumPy, or ``.data``) go unseen.
+
+``clear``, ``info``, ``disabled`` and ``get`` of this module act on the one cache that all layers share, ``default``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from .graph import TCGraph
+from .interop.torch_sparse import is_sparse_tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """Counts of a cache since it was made or cleared.
+
+    Attributes:
+        graphs: entries held.
+        num_bytes: tensor bytes held by them, parts derived since (transpose, blocks) included.
+        hits: look-ups answered from the cache.
+        misses: look-ups that built.
+        evictions: entries dropped for room.
+        max_graphs: limit of ``graphs``.
+        max_bytes: limit of ``num_bytes``, or ``None``.
+    """
+
+    graphs: int
+    num_bytes: int
+    hits: int
+    misses: int
+    evictions: int
+    max_graphs: int
+    max_bytes: int | None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    refs: tuple[weakref.ref, ...]
+    prints: tuple[tuple, ...]
+    value: Any
+
+
+class TCGraphCache:
+    """Least-recently-used cache of translated graphs; safe to share between threads.
+
+    Args:
+        max_graphs: most entries held.
+        max_bytes: most tensor bytes held; a larger graph is built anew at every call.
+
+    Raises:
+        ValueError: a limit below 1.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> cache = tcg.TCGraphCache(max_graphs=4)
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> g = cache.graph(edge_index, 2)
+        >>> cache.graph(edge_index, 2) is g
+        True
+        >>> edge_index[0, 0] = 1  # an in-place edit
+        >>> cache.graph(edge_index, 2) is g
+        False
+    """
+
+    def __init__(self, max_graphs: int = 16, max_bytes: int | None = None) -> None:
+        if max_graphs < 1:
+            raise ValueError(f"max_graphs must be at least 1, got {max_graphs}")
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1 or None, got {max_bytes}")
+        self.max_graphs, self.max_bytes = max_graphs, max_bytes
+        self._entries: OrderedDict[tuple, _Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._dead: deque[tuple] = deque()
+        self._off: ContextVar[bool] = ContextVar("torch_tcgnn_cache_off", default=False)
+        self._hits = self._misses = self._evictions = 0
+
+    def graph(self, adj: Any, num_nodes: int | tuple[int, int] | None = None, **options: Any) -> TCGraph:
+        """:func:`torch_tcgnn.as_graph` of ``adj``, built at most once; ``options`` are that function's."""
+        from .interop import as_graph
+
+        key = ("graph", num_nodes, *sorted(options.items()))
+        return self.get((adj,), key, lambda: as_graph(adj, num_nodes, **options))
+
+    def get(self, objects: tuple[Any, ...], options: Hashable, build: Callable[[], T]) -> T:
+        """The value ``build()`` gives for ``objects`` under ``options``, from memory where possible.
+
+        Args:
+            objects: what the value is built from: tensors, ``SparseTensor`` or ``TCGraph``. Others, tensors that carry a
+                gradient and inference tensors (they count no edits) are not remembered.
+            options: everything else that the value depends on.
+            build: makes the value; runs outside the lock, so two threads may both build, and both get the first result.
+        """
+        prints = None if torch.compiler.is_compiling() or self._off.get() else _fingerprints(objects)
+        if prints is None:
+            return build()
+        key = (options, *map(id, objects))
+        with self._lock:
+            self._bury()
+            entry = self._entries.get(key)
+            if entry is not None and self._matches(entry, objects, prints):
+                self._entries.move_to_end(key)
+                self._hits += 1
+                return entry.value
+            self._misses += 1
+        with torch.inference_mode(False), torch.no_grad():
+            value = build()
+        _finish(objects)
+        return self._store(key, objects, prints, value)
+
+    def clear(self) -> None:
+        """Forget every graph and every count."""
+        with self._lock:
+            self._entries.clear()
+            self._dead.clear()
+            self._hits = self._misses = self._evictions = 0
+
+    def info(self) -> CacheInfo:
+        """Sizes and counts."""
+        with self._lock:
+            self._bury()
+            held = sum(num_bytes(e.value) for e in self._entries.values())
+            return CacheInfo(
+                len(self._entries), held, self._hits, self._misses, self._evictions, self.max_graphs, self.max_bytes
+            )
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Neither look up nor remember inside this block, in this thread."""
+        token = self._off.set(True)
+        try:
+            yield
+        finally:
+            self._off.reset(token)
+
+    @staticmethod
+    def _matches(entry: _Entry, objects: tuple[Any, ...], prints: tuple[tuple, ...]) -> bool:
+        return all(ref() is obj for ref, obj in zip(entry.refs, objects)) and entry.prints == prints
+
+    def _store(self, key: tuple, objects: tuple[Any, ...], prints: tuple[tuple, ...], value: T) -> T:
+        size = num_bytes(value) if self.max_bytes is not None else 0
+        if self.max_bytes is not None and size > self.max_bytes:
+            return value
+        refs = tuple(weakref.ref(obj, lambda _, key=key: self._died(key)) for obj in objects)
+        with self._lock:
+            self._bury()
+            other = self._entries.get(key)
+            if other is not None and self._matches(other, objects, prints):
+                return other.value
+            self._entries[key] = _Entry(refs, prints, value)
+            self._entries.move_to_end(key)
+            while len(self._entries) > self.max_graphs or self._too_big():
+                self._entries.popitem(last=False)
+                self._evictions += 1
+        return value
+
+    def _too_big(self) -> bool:
+        if self.max_bytes is None or len(self._entries) < 2:
+            return False
+        return sum(num_bytes(e.value) for e in self._entries.values()) > self.max_bytes
+
+    def _died(self, key: tuple) -> None:
+        """An object of ``key`` was freed, perhaps while this very thread holds the lock: then it is buried later."""
+        self._dead.append(key)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._bury()
+            finally:
+                self._lock.release()
+
+    def _bury(self) -> None:
+        while self._dead:
+            key = self._dead.popleft()
+            entry = self._entries.get(key)
+            if entry is not None and any(ref() is None for ref in entry.refs):
+                del self._entries[key]
+
+
+def _fingerprints(objects: tuple[Any, ...]) -> tuple[tuple, ...] | None:
+    """What must be unchanged for an entry to hold, or ``None`` where an object cannot be remembered."""
+    prints = []
+    for obj in objects:
+        if isinstance(obj, Tensor):
+            if obj.is_inference() or (obj.requires_grad and torch.is_grad_enabled()):
+                return None
+            inner = getattr(obj, "_data", None) if type(obj) is not Tensor else None
+            version = (obj._version, inner._version) if isinstance(inner, Tensor) else obj._version
+            prints.append((version, obj.shape, obj.dtype, obj.device))
+        elif isinstance(obj, TCGraph):
+            weight = obj.weight
+            if weight is not None and (weight.is_inference() or (weight.requires_grad and torch.is_grad_enabled())):
+                return None
+            prints.append(() if weight is None else (weight._version,))
+        elif is_sparse_tensor(obj):
+            parts = [t for t in obj.coo() if t is not None]
+            if any(t.is_inference() or (t.requires_grad and torch.is_grad_enabled()) for t in parts):
+                return None
+            prints.append(tuple((t._version, t.shape, t.dtype, t.device, t.data_ptr()) for t in parts))
+        else:
+            return None
+    return tuple(prints)
+
+
+def _finish(objects: tuple[Any, ...]) -> None:
+    """Wait for the stream that built: a graph from the cache may be used on any stream."""
+    for obj in objects:
+        device = getattr(obj, "device", None)
+        if isinstance(device, torch.device) and device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+            return
+
+
+def num_bytes(value: Any) -> int:
+    """Bytes of the distinct tensor storages inside dataclasses, dictionaries, lists and tuples."""
+    storages: dict[int, int] = {}
+    seen: set[int] = set()
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor):
+            if item.layout == torch.strided:
+                storages[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
+        elif is_dataclass(item) and not isinstance(item, type):
+            todo += [getattr(item, f.name) for f in fields(item)]
+        elif isinstance(item, dict):
+            todo += list(item.values())
+        elif isinstance(item, (list, tuple)):
+            todo += list(item)
+    return sum(storages.values())
+
+
+default = TCGraphCache()
+"""The cache that all layers share."""
+
+
+def get(objects: tuple[Any, ...], options: Hashable, build: Callable[[], T]) -> T:
+    """:meth:`TCGraphCache.get` of the shared cache."""
+    return default.get(objects, options, build)
+
+
+def clear() -> None:
+    """Forget every graph of the shared cache."""
+    default.clear()
+
+
+def info() -> CacheInfo:
+    """Sizes and counts of the shared cache."""
+    return default.info()
+
+
+def disabled() -> Any:
+    """Context in which layers neither look up nor remember graphs, in this thread; for loops over sampled subgraphs."""
+    return default.disabled()

@@ -1,0 +1,56 @@
+"""Graph-classification sets of the TU Dortmund collection (Morris et al., 2020) as one block-diagonal batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .graph_data import GraphData
+from .locate import Root, Source, locate
+
+
+def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
+    """Load a TU set with all its graphs in one :class:`GraphData`.
+
+    Args:
+        name: the set, as its files are named: ``"PROTEINS"``, ``"MUTAG"``, …
+        root: folder with the files; default: see :mod:`torch_tcgnn.data.locate`.
+        download: fetch missing files with torch-geometric.
+
+    Returns:
+        Edges in file order (these sets list both directions, without self loops); ``x`` one-hot node labels and
+        ``edge_attr`` one-hot edge labels where the set has them; ``y`` ``[num_graphs]`` classes from 0.
+
+    Raises:
+        FileNotFoundError: the files are not there.
+        ValueError: the files disagree about the number of nodes or edges.
+    """
+    required = ("A", "graph_indicator", "graph_labels")
+    files = tuple((f"{name}_{part}.txt", f"{name}_{part}.txt.gz") for part in required)
+    adjacency, indicator, graph_labels = locate(Source(name, (f"tu_{name}", name), files), root, download=download)
+    batch = _integers(indicator) - 1
+    return GraphData(
+        edge_index=(_integers(adjacency, delimiter=",") - 1).t().contiguous(),
+        num_nodes=batch.shape[0],
+        name=name,
+        x=_one_hot(adjacency.parent, f"{name}_node_labels.txt"),
+        y=torch.unique(_integers(graph_labels), return_inverse=True)[1],
+        edge_attr=_one_hot(adjacency.parent, f"{name}_edge_labels.txt"),
+        batch=batch,
+    )
+
+
+def _integers(path: Path, delimiter: str | None = None) -> Tensor:
+    return torch.from_numpy(np.loadtxt(path, dtype=np.int64, delimiter=delimiter))
+
+
+def _one_hot(folder: Path, file: str) -> Tensor | None:
+    """``[rows, classes]`` float32 from a file of one label a line; ``None`` where there is no such file."""
+    path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
+    if path is None:
+        return None
+    labels = _integers(path)
+    return torch.nn.functional.one_hot(labels - labels.min()).to(torch.float32)

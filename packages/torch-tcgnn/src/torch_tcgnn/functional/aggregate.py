@@ -1,0 +1,235 @@
+"""Aggregation and edge operators on a :class:`TCGraph`: check the arguments, then call the op.
+
+``M`` targets, ``K`` sources, ``E`` edges in input order, ``H`` heads, ``F`` features. All are differentiable in their
+floating-point arguments, any number of times, and run inside ``torch.compile(fullgraph=True)``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import ops  # noqa: F401  (registers torch.ops.torch_tcgnn)
+from ..graph import TCGraph
+from .arguments import (
+    REDUCES,
+    Precision,
+    Reduce,
+    check_choice,
+    check_edges,
+    check_features,
+    check_rows,
+    check_weight,
+    operands,
+    resolve_precision,
+)
+
+
+def spmm(
+    g: TCGraph,
+    x: Tensor,
+    weight: Tensor | None = None,
+    *,
+    reduce: Reduce = "sum",
+    precision: Precision | None = None,
+) -> Tensor:
+    """Aggregate source features at the targets: ``out[i] = reduce over edges j → i of weight · x[j]``.
+
+    Args:
+        g: the graph.
+        x: ``[K, F]`` or ``[K, H, F]``; float32, float64, float16 or bfloat16. Accumulation is float32 or better.
+        weight: ``[E]`` or, for three-dimensional ``x``, ``[E, H]``; default: ``g.weight``, or unweighted.
+        reduce: ``"mean"`` divides the sum by the number of edges; targets without edges give 0 in every mode.
+        precision: ``"ieee"`` (float32 accuracy, the default) or ``"tf32"`` for float32 ``x`` on tensor cores; default
+            follows ``torch.backends.cuda.matmul.allow_tf32``.
+
+    Returns:
+        ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``.
+
+    Raises:
+        ValueError: a shape, device or choice that does not fit.
+        TypeError: ``x`` or ``weight`` is not floating point.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 1], [1, 0, 1]]), num_nodes=2)
+        >>> tcg.spmm(g, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 1.0, 2.0]))
+        tensor([[3., 4.],
+                [6.5000, 9.0000]])
+
+    Reference:
+        TC-GNN (USENIX ATC 2023), section 4; backward over the transposed graph.
+    """
+    check_choice("reduce", reduce, REDUCES)
+    check_features("x", x, g.num_cols, g, dims=(2, 3))
+    weight = g.weight if weight is None else weight
+    if weight is not None:
+        check_weight(weight, x, g)
+        if weight.dim() == 2 and x.dim() == 2:
+            raise ValueError(f"weight of shape {tuple(weight.shape)} needs x of shape [K, H, F], got {tuple(x.shape)}")
+    if reduce in ("max", "min"):
+        adj, _ = operands(g)
+        return torch.ops.torch_tcgnn.spmm_extremum(adj, x, weight, reduce == "max")[0]
+    out = _sum(g, x, weight, resolve_precision(precision, x))
+    return out / _degree(g, out) if reduce == "mean" else out
+
+
+def _sum(g: TCGraph, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+    adj, adj_t = operands(g, x, weight)
+    if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: heads are just features
+        flat = torch.ops.torch_tcgnn.spmm(adj, adj_t, x.reshape(x.shape[0], -1), weight, precision)
+        return flat.view(g.num_rows, *x.shape[1:])
+    return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision)
+
+
+def _degree(g: TCGraph, like: Tensor) -> Tensor:
+    degree = g.adjacency.rowptr.diff().clamp(min=1).to(like.dtype)
+    return degree.view(-1, *[1] * (like.dim() - 1))
+
+
+def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Precision | None = None) -> Tensor:
+    """Sampled product: ``out[e] = scale · <a[i], b[j]>`` for every edge ``e: j → i``.
+
+    Args:
+        g: the graph.
+        a: ``[M, D]`` or ``[M, H, D]`` target operand.
+        b: ``[K, D]`` or ``[K, H, D]`` source operand of the same dtype.
+        scale: factor.
+        precision: see :func:`spmm`.
+
+    Returns:
+        ``[E]`` or ``[E, H]`` in input edge order.
+
+    Raises:
+        ValueError: shapes or devices that do not fit.
+        TypeError: an operand is not floating point, or dtypes differ.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+        >>> tcg.sddmm(g, torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [5.0]]))
+        tensor([6., 5.])
+
+    Reference:
+        TC-GNN (USENIX ATC 2023), section 4 (edge feature computation).
+    """
+    check_features("a", a, g.num_rows, g, dims=(2, 3))
+    check_features("b", b, g.num_cols, g, dims=(2, 3))
+    if a.shape[1:] != b.shape[1:]:
+        raise ValueError(f"a and b must agree after their first dimension, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if a.dtype != b.dtype:
+        raise TypeError(f"a and b must have one dtype, got {a.dtype} and {b.dtype}")
+    adj, adj_t = operands(g, a, b)
+    out = torch.ops.torch_tcgnn.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
+    return out if scale == 1.0 else out * scale
+
+
+def edge_softmax(g: TCGraph, logits: Tensor) -> Tensor:
+    """Softmax over the edges that enter each target.
+
+    Args:
+        g: the graph.
+        logits: ``[E]`` or ``[E, H]`` in input edge order.
+
+    Returns:
+        Same shape; sums to 1 over the edges of each target.
+
+    Raises:
+        ValueError: wrong number of edges, or another device.
+        TypeError: not floating point.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 2], [2, 2, 0]]), num_nodes=3)
+        >>> tcg.edge_softmax(g, torch.tensor([1.0, 1.0, 7.0]))
+        tensor([0.5000, 0.5000, 1.0000])
+
+    Reference:
+        Graph attention networks (Veličković et al., 2018), equation 3.
+    """
+    check_edges("logits", logits, g)
+    if logits.dim() not in (1, 2):
+        raise ValueError(f"logits must have shape [E] or [E, H], got {tuple(logits.shape)}")
+    return torch.ops.torch_tcgnn.edge_softmax(operands(g)[0], logits)
+
+
+def segment(g: TCGraph, values: Tensor, reduce: Reduce = "sum") -> Tensor:
+    """Reduce edge values at their targets.
+
+    Args:
+        g: the graph.
+        values: ``[E, ...]`` in input edge order.
+        reduce: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``; targets without edges give 0.
+
+    Returns:
+        ``[M, ...]``.
+
+    Raises:
+        ValueError: wrong number of edges, another device, or an unknown ``reduce``.
+        TypeError: not floating point.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 2], [2, 2, 0]]), num_nodes=3)
+        >>> tcg.segment(g, torch.tensor([1.0, 2.0, 4.0]), "max")
+        tensor([4., 0., 2.])
+
+    Reference:
+        The reduction of TC-GNN (USENIX ATC 2023), section 2.
+    """
+    check_choice("reduce", reduce, REDUCES)
+    check_edges("values", values, g)
+    adj = operands(g)[0]
+    if reduce in ("sum", "mean"):
+        out = torch.ops.torch_tcgnn.segment_sum(adj, values)
+        return out / _degree(g, out) if reduce == "mean" else out
+    index = gather_dst(g, torch.arange(g.num_rows, device=g.device))
+    index = index.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
+    out = values.new_zeros(g.num_rows, *values.shape[1:])
+    return out.scatter_reduce(0, index, values, "amax" if reduce == "max" else "amin", include_self=False)
+
+
+def gather_dst(g: TCGraph, rows: Tensor) -> Tensor:
+    """``[E, ...]``: for every edge, the value of its target.
+
+    Args:
+        g: the graph.
+        rows: ``[M, ...]``.
+
+    Raises:
+        ValueError: wrong number of rows, or another device.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+        >>> tcg.gather_dst(g, torch.tensor([10.0, 20.0]))
+        tensor([20., 10.])
+
+    Reference:
+        The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
+    """
+    check_rows("rows", rows, g.num_rows, g)
+    return torch.ops.torch_tcgnn.gather_rows(operands(g)[0], rows)
+
+
+def gather_src(g: TCGraph, rows: Tensor) -> Tensor:
+    """``[E, ...]``: for every edge, the value of its source.
+
+    Args:
+        g: the graph.
+        rows: ``[K, ...]``.
+
+    Raises:
+        ValueError: wrong number of rows, or another device.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+        >>> tcg.gather_src(g, torch.tensor([10.0, 20.0]))
+        tensor([10., 20.])
+
+    Reference:
+        The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
+    """
+    check_rows("rows", rows, g.num_cols, g)
+    return torch.ops.torch_tcgnn.gather_rows(operands(g.t())[0], rows)

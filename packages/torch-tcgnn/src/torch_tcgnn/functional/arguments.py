@@ -1,0 +1,67 @@
+"""Argument checks of the functional operators: each error names the argument and what it got."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..graph import TCGraph
+
+Precision = Literal["ieee", "tf32"]
+Reduce = Literal["sum", "mean", "max", "min"]
+PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32")
+REDUCES: tuple[Reduce, ...] = ("sum", "mean", "max", "min")
+
+
+def operands(g: TCGraph, *inputs: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensor lists of a graph and, where a gradient will flow to any of ``inputs``, of its transpose (else empty)."""
+    backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    return g.operands(), g.t().operands() if backward else []
+
+
+def resolve_precision(precision: Precision | None, x: Tensor) -> Precision:
+    """The precision a call runs at: the argument, else PyTorch's TF32 switch."""
+    if precision is None:
+        allowed = x.is_cuda and torch.backends.cuda.matmul.allow_tf32
+        return "tf32" if allowed else "ieee"
+    check_choice("precision", precision, PRECISIONS)
+    return precision
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_rows(name: str, t: Tensor, rows: int, g: TCGraph) -> None:
+    if t.dim() == 0 or t.shape[0] != rows:
+        raise ValueError(f"{name} must have {rows} rows for {g!r}, got shape {tuple(t.shape)}")
+    if t.device != g.device:
+        raise ValueError(f"{name} is on {t.device}, but the graph is on {g.device}: move one of them with .to()")
+
+
+def check_features(name: str, t: Tensor, rows: int, g: TCGraph, dims: tuple[int, ...]) -> None:
+    if not t.is_floating_point():
+        raise TypeError(f"{name}: features must be floating point, got {t.dtype}")
+    if t.dim() not in dims:
+        raise ValueError(f"{name} must have {' or '.join(map(str, dims))} dimensions, got shape {tuple(t.shape)}")
+    check_rows(name, t, rows, g)
+
+
+def check_edges(name: str, t: Tensor, g: TCGraph) -> None:
+    if not t.is_floating_point():
+        raise TypeError(f"{name} must be floating point, got {t.dtype}")
+    if t.dim() == 0 or t.shape[0] != g.num_edges:
+        raise ValueError(f"{name} must have {g.num_edges} rows, one an edge, got shape {tuple(t.shape)}")
+    if t.device != g.device:
+        raise ValueError(f"{name} is on {t.device}, but the graph is on {g.device}: move one of them with .to()")
+
+
+def check_weight(weight: Tensor, x: Tensor, g: TCGraph) -> None:
+    check_edges("weight", weight, g)
+    if weight.dim() == 2 and x.dim() == 3 and weight.shape[1] != x.shape[1]:
+        raise ValueError(f"weight has {weight.shape[1]} heads, x has {x.shape[1]}")
+    if weight.dim() > 2:
+        raise ValueError(f"weight must have shape [E] or [E, H], got {tuple(weight.shape)}")

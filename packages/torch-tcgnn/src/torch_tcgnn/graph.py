@@ -1,0 +1,379 @@
+"""`TCGraph`: a graph translated once, used by every operator and layer.
+
+Flow is source → target as in PyG: ``edge_index[0]`` holds sources ``j``, ``edge_index[1]`` targets ``i``; row ``i`` of the
+adjacency holds the edges that enter node ``i``. Translation keeps the order of the input edges, duplicates and self loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from . import bitblock
+from .adjacency import Adjacency, compress, transpose
+from .cost import choose_path
+from .reorder import REORDERS, row_order
+from .stats import GraphStats, graph_stats
+
+Path = Literal["auto", "tc", "cuda"]
+Flow = Literal["source_to_target", "target_to_source"]
+PATHS: tuple[Path, ...] = ("auto", "tc", "cuda")
+
+
+@dataclass(frozen=True, eq=False)
+class TCGraph:
+    """A translated graph: adjacency, sizes, optional edge weights; transpose and blocks are built on first need.
+
+    Build one with :meth:`from_edge_index`, :meth:`from_csr` or :func:`torch_tcgnn.as_graph`.
+
+    Attributes:
+        adjacency: rows are targets, columns are sources.
+        num_cols: number of sources (``K`` of the operators).
+        weight: ``[E]`` or ``[E, H]`` edge weights in input order, or ``None``; operators use it when called without one.
+        path: ``"auto"``, ``"tc"`` (tensor cores) or ``"cuda"`` (CUDA cores) for kernels on a GPU.
+        reorder: which rows share a tensor-core window; never changes results' places.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 1]]), num_nodes=3)
+        >>> g
+        TCGraph(3 targets, 3 sources, 3 edges, cpu)
+        >>> tcg.spmm(g, torch.tensor([[1.0], [2.0], [4.0]]))
+        tensor([[0.],
+                [5.],
+                [2.]])
+    """
+
+    adjacency: Adjacency
+    num_cols: int
+    weight: Tensor | None = None
+    path: Path = "auto"
+    reorder: str = "none"
+    _derived: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        num_nodes: int | tuple[int, int] | None = None,
+        edge_weight: Tensor | None = None,
+        *,
+        flow: Flow = "source_to_target",
+        reorder: str = "none",
+        path: Path = "auto",
+        validate: bool = True,
+    ) -> TCGraph:
+        """Translate an edge list.
+
+        Args:
+            edge_index: ``[2, E]`` integer: sources, then targets.
+            num_nodes: node count, or ``(num_sources, num_targets)`` of a bipartite graph; default: largest id + 1.
+            edge_weight: ``[E]`` or ``[E, H]`` floating point.
+            flow: ``"target_to_source"`` swaps the roles of the two rows, as PyG's ``flow`` does.
+            reorder: ``"none"``, ``"degree"``, ``"rcm"``, ``"lsh"`` or ``"community"``.
+            path: which kernels to use on a GPU.
+            validate: check ids (one synchronisation with the device).
+
+        Raises:
+            ValueError: shape or dtype of ``edge_index``, an id out of range (the first such edge is named), a weight of the
+                wrong length, an unknown ``flow``, ``reorder`` or ``path``.
+            TypeError: ``edge_weight`` is not floating point.
+        """
+        _check_choice("flow", flow, ("source_to_target", "target_to_source"))
+        _check_choice("path", path, PATHS)
+        _check_choice("reorder", reorder, REORDERS)
+        _check_edge_index(edge_index)
+        if type(edge_index) is not Tensor:  # PyG's EdgeIndex and the like: only the ids matter here
+            edge_index = edge_index.as_subclass(Tensor)
+        num_cols, num_rows = _sizes(edge_index, num_nodes)
+        source, target = (0, 1) if flow == "source_to_target" else (1, 0)
+        if flow == "target_to_source":
+            num_cols, num_rows = num_rows, num_cols
+        if validate:
+            _check_ids(edge_index, source, num_cols)
+            _check_ids(edge_index, target, num_rows)
+        _check_weight(edge_weight, edge_index.shape[1], edge_index.device)
+        adjacency = compress(edge_index[target], edge_index[source], num_rows, num_cols)
+        return cls(adjacency, num_cols, edge_weight, path, reorder)
+
+    @classmethod
+    def from_csr(
+        cls,
+        rowptr: Tensor,
+        col: Tensor,
+        value: Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        *,
+        reorder: str = "none",
+        path: Path = "auto",
+        validate: bool = True,
+    ) -> TCGraph:
+        """Translate compressed rows (rows are targets); the columns of a row may be unsorted.
+
+        Args:
+            rowptr: ``[num_rows + 1]`` integer, from 0 up to the number of edges.
+            col: ``[E]`` integer.
+            value: ``[E]`` or ``[E, H]`` edge weights.
+            size: ``(num_rows, num_cols)``; default: square.
+            reorder: see :meth:`from_edge_index`.
+            path: see :meth:`from_edge_index`.
+            validate: check ``rowptr`` and the ids (one synchronisation with the device).
+
+        Raises:
+            ValueError: ``rowptr`` does not start at 0, decreases, or does not end at ``E``; an id is out of range.
+            TypeError: ``rowptr`` or ``col`` is not integer.
+        """
+        _check_choice("path", path, PATHS)
+        _check_choice("reorder", reorder, REORDERS)
+        if validate:
+            check_rowptr(rowptr, col)
+        num_rows = rowptr.shape[0] - 1
+        if size is not None and size[0] != num_rows:
+            raise ValueError(f"size {size} has {size[0]} rows, but rowptr describes {num_rows}")
+        num_cols = num_rows if size is None else size[1]
+        row = torch.arange(num_rows, device=col.device).repeat_interleave(rowptr.long().diff(), output_size=col.shape[0])
+        if validate:
+            _check_ids(torch.stack([col.long(), row]), 0, num_cols, name="col")
+        _check_weight(value, col.shape[0], col.device)
+        return cls(compress(row, col, num_rows, num_cols), num_cols, value, path, reorder)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of targets (``M`` of the operators)."""
+        return self.adjacency.num_rows
+
+    @property
+    def num_edges(self) -> int:
+        """Number of input edges, duplicates counted."""
+        return self.adjacency.num_edges
+
+    @property
+    def device(self) -> torch.device:
+        return self.adjacency.col.device
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every edge has its reverse: the transpose then shares this graph's structure."""
+        return self.t().adjacency.col is self.adjacency.col
+
+    @property
+    def has_duplicates(self) -> bool:
+        """Whether some edge is listed more than once."""
+        return self.blocks.slot_ptr.numel() > 0
+
+    @property
+    def num_slots(self) -> int:
+        """Number of distinct edges."""
+        return self.blocks.num_slots
+
+    @property
+    def blocks(self) -> bitblock.BitBlocks:
+        """Tensor-core blocks of the adjacency (windows of 8 rows), built on first use."""
+        if "blocks" not in self._derived:
+            order = row_order(self.adjacency, self.num_cols, self.reorder)
+            self._derived["blocks"] = bitblock.build(
+                self.adjacency.rowptr, self.adjacency.col, self.num_cols, row_order=order
+            )
+        return self._derived["blocks"]
+
+    @property
+    def stats(self) -> GraphStats:
+        """Sizes and densities, measured on first use."""
+        if "stats" not in self._derived:
+            self._derived["stats"] = graph_stats(self.adjacency, self.blocks)
+        return self._derived["stats"]
+
+    def operands(self) -> list[Tensor]:
+        """The adjacency as the tensor list that operators take, with blocks where the tensor-core path will use them."""
+        if "operands" not in self._derived:
+            tensors = self.adjacency.tensors()
+            if torch.compiler.is_compiling():
+                return tensors
+            if choose_path(self.path, self.device) == "tc":
+                tensors = tensors + self.blocks.tensors()
+            self._derived["operands"] = tensors
+        return self._derived["operands"]
+
+    def t(self) -> TCGraph:
+        """The reversed graph, with the same edge numbers; built once, and ``g.t().t() is g``."""
+        if "t" not in self._derived:
+            flipped = TCGraph(
+                transpose(self.adjacency, self.num_cols), self.num_rows, self.weight, self.path, self.reorder
+            )
+            if torch.compiler.is_compiling():
+                return flipped
+            if flipped.adjacency.col is self.adjacency.col and "blocks" in self._derived:
+                flipped._derived["blocks"] = self._derived["blocks"]
+            flipped._derived["t"] = self
+            self._derived["t"] = flipped
+        return self._derived["t"]
+
+    def to(self, device: torch.device | str) -> TCGraph:
+        """A copy on ``device``; derived structure is rebuilt there on need. Returns itself when already there."""
+        device = torch.device(device)
+        if device == self.device or (device.index is None and device.type == self.device.type):
+            return self
+        a = self.adjacency
+        moved = Adjacency(a.rowptr.to(device), a.col.to(device), a.edge.to(device))
+        weight = None if self.weight is None else self.weight.to(device)
+        return TCGraph(moved, self.num_cols, weight, self.path, self.reorder)
+
+    def with_weight(self, weight: Tensor | None) -> TCGraph:
+        """The same structure (and its derived parts) under other edge weights.
+
+        Args:
+            weight: ``[E]`` or ``[E, H]`` floating point in input edge order, or ``None``.
+        """
+        _check_weight(weight, self.num_edges, self.device)
+        derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
+        return TCGraph(self.adjacency, self.num_cols, weight, self.path, self.reorder, derived)
+
+    def csr(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(rowptr, col, weight)`` with the weight in the order of ``col``."""
+        weight = None if self.weight is None else self.adjacency.to_entries(self.weight)
+        return self.adjacency.rowptr, self.adjacency.col, weight
+
+    def to_edge_index(self) -> Tensor:
+        """``[2, E]`` int64: the input edges in their input order, duplicates included."""
+        entries = torch.stack([self.adjacency.col.long(), self.adjacency.rows()], dim=1)
+        return self.adjacency.to_edges(entries).t().contiguous()
+
+    def with_self_loops(self, fill: float = 1.0, *, remaining: bool = True) -> TCGraph:
+        """Add one loop a node after the other edges, as PyG's ``add_remaining_self_loops``.
+
+        Args:
+            fill: weight of an added loop.
+            remaining: keep the weight of a loop that exists (the last, where there are several); existing loops move
+                to the end. ``False`` drops existing loops first, so that every loop has weight ``fill``.
+
+        Raises:
+            ValueError: the graph is bipartite.
+        """
+        if self.num_rows != self.num_cols:
+            raise ValueError(f"self loops need a square graph, got {self.num_cols} sources and {self.num_rows} targets")
+        edge_index = self.to_edge_index()
+        loops = torch.arange(self.num_rows, device=self.device)
+        keep = edge_index[0] != edge_index[1]
+        weight = None
+        if self.weight is not None or fill != 1.0:
+            weight = self.weight if self.weight is not None else torch.ones(self.num_edges, device=self.device)
+            loop_weight = weight.new_full((self.num_rows, *weight.shape[1:]), fill)
+            if remaining:
+                loop_weight = loop_weight.index_put((edge_index[0][~keep],), weight[~keep])
+            weight = torch.cat([weight[keep], loop_weight])
+        edge_index = torch.cat([edge_index[:, keep], loops.expand(2, -1)], dim=1)
+        return TCGraph.from_edge_index(
+            edge_index, self.num_rows, weight, reorder=self.reorder, path=self.path, validate=False
+        )
+
+    def gcn_norm(self, *, improved: bool = False, add_self_loops: bool = True) -> TCGraph:
+        """Symmetric normalisation ``D^-1/2 (A + I) D^-1/2`` with degrees over targets (Kipf & Welling, 2017).
+
+        Args:
+            improved: loops of weight 2 (``A + 2I``).
+            add_self_loops: ``False`` normalises the edges as they are.
+
+        A node of degree zero gets weight 0. The result's :attr:`weight` is differentiable in this graph's weight.
+        """
+        graph = self.with_self_loops(2.0 if improved else 1.0) if add_self_loops else self
+        edge_index = graph.to_edge_index()
+        weight = graph.weight
+        if weight is None:
+            weight = torch.ones(graph.num_edges, device=graph.device)
+        degree = weight.new_zeros(graph.num_rows).index_add(0, edge_index[1], weight)
+        scale = degree.pow(-0.5)
+        scale = scale.masked_fill(scale == float("inf"), 0.0)
+        return graph.with_weight(scale[edge_index[0]] * weight * scale[edge_index[1]])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain tensors and values, fit for ``torch.save`` and ``weights_only=True``; see :meth:`from_dict`."""
+        a = self.adjacency
+        return {
+            "rowptr": a.rowptr, "col": a.col, "edge": a.edge, "weight": self.weight,
+            "num_cols": self.num_cols, "path": self.path, "reorder": self.reorder,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> TCGraph:
+        """Rebuild what :meth:`to_dict` wrote."""
+        adjacency = Adjacency(state["rowptr"], state["col"], state["edge"])
+        return cls(adjacency, state["num_cols"], state["weight"], state["path"], state["reorder"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.to_dict()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(TCGraph.from_dict(state).__dict__)
+
+    def __repr__(self) -> str:
+        weight = "" if self.weight is None else ", weighted"
+        return (
+            f"TCGraph({self.num_rows} targets, {self.num_cols} sources, {self.num_edges} edges{weight}, {self.device})"
+        )
+
+
+def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
+    """Raise where ``rowptr`` is not a monotone pointer from 0 to ``len(col)``."""
+    for name, t in (("rowptr", rowptr), ("col", col)):
+        if t.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name} must be int32 or int64, got {t.dtype}")
+        if t.dim() != 1:
+            raise ValueError(f"{name} must have one dimension, got shape {tuple(t.shape)}")
+    if rowptr.numel() == 0:
+        raise ValueError("rowptr must have num_rows + 1 elements, got none")
+    if int(rowptr[0]) != 0:
+        raise ValueError(f"rowptr must start at 0, got {int(rowptr[0])}")
+    drop = (rowptr.diff() < 0).nonzero()
+    if drop.numel():
+        at = int(drop[0])
+        raise ValueError(f"rowptr must not decrease, got {int(rowptr[at])} then {int(rowptr[at + 1])} at row {at}")
+    if int(rowptr[-1]) != col.shape[0]:
+        raise ValueError(f"rowptr must end at the number of edges {col.shape[0]}, got {int(rowptr[-1])}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_edge_index(edge_index: Tensor) -> None:
+    if not isinstance(edge_index, Tensor):
+        raise TypeError(f"edge_index must be a Tensor, got {type(edge_index).__name__}")
+    if edge_index.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"edge_index must be int32 or int64, got {edge_index.dtype}")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        raise ValueError(f"edge_index must have shape [2, num_edges], got {tuple(edge_index.shape)}")
+
+
+def _sizes(edge_index: Tensor, num_nodes: int | tuple[int, int] | None) -> tuple[int, int]:
+    if num_nodes is None:
+        num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+    if len(sizes) != 2 or any(n < 0 for n in sizes):
+        raise ValueError(f"num_nodes must be a count or (num_sources, num_targets), got {num_nodes}")
+    if max(sizes) >= 2**31:
+        raise ValueError(f"num_nodes must be below 2**31 (column ids are int32), got {max(sizes)}")
+    return sizes
+
+
+def _check_ids(edge_index: Tensor, which: int, size: int, name: str = "edge_index") -> None:
+    ids = edge_index[which]
+    if ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size):
+        return
+    bad = int(((ids < 0) | (ids >= size)).nonzero()[0])
+    pair = tuple(edge_index[:, bad].tolist())
+    raise ValueError(f"{name} holds node {int(ids[bad])} in edge {bad} {pair}, but valid ids are 0 to {size - 1}")
+
+
+def _check_weight(weight: Tensor | None, num_edges: int, device: torch.device) -> None:
+    if weight is None:
+        return
+    if not weight.is_floating_point():
+        raise TypeError(f"edge weights must be floating point, got {weight.dtype}")
+    if weight.dim() not in (1, 2) or weight.shape[0] != num_edges:
+        raise ValueError(f"edge weights must have shape [{num_edges}] or [{num_edges}, H], got {tuple(weight.shape)}")
+    if weight.device != device:
+        raise ValueError(f"edge weights are on {weight.device}, the graph is on {device}: move one of them")

@@ -1,0 +1,166 @@
+"""What the three attention kernels of the CPU share: rows in chunks, softmax of a chunk, sums and products at its entries.
+
+Nothing of the size of all edges is held but edge gradients that were asked for: a chunk has at most
+:data:`CHUNK_ELEMENTS` elements (more only where one row is longer). float16 and bfloat16 are computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...adjacency import Adjacency
+from ..dropout import dropped
+from .extremum import row_chunks
+from .sddmm import sampled_product
+from .spmm import gather_sum
+
+CHUNK_ELEMENTS = 1 << 19
+"""Elements of one temporary of a chunk (2 MiB of float32)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Rows ``first`` to ``last`` of an adjacency with their ``e`` entries.
+
+    Attributes:
+        rowptr: ``[last − first + 1]``, from 0.
+        col: ``[e]`` column of each entry.
+        row: ``[e]`` row of each entry, counted from ``first``.
+        edge: ``[e]`` input edge of each entry.
+    """
+
+    first: int
+    last: int
+    rowptr: Tensor
+    col: Tensor
+    row: Tensor
+    edge: Tensor
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.last)
+
+    def at_rows(self, table: Tensor) -> Tensor:
+        """``[e, ...]``: the value of each entry's row in a table of all rows."""
+        return table[self.first : self.last].index_select(0, self.row)
+
+    def at_cols(self, table: Tensor) -> Tensor:
+        """``[e, ...]``: the value of each entry's column."""
+        return table.index_select(0, self.col)
+
+    def total(self, entries: Tensor) -> Tensor:
+        """``[rows, ...]``: sum of ``[e, ...]`` entries by row."""
+        identity = torch.arange(self.col.shape[0], dtype=self.rowptr.dtype)
+        flat = entries.reshape(self.col.shape[0], -1)
+        return gather_sum(self.rowptr, identity, flat, None).view(-1, *entries.shape[1:])
+
+    def weighted_sum(self, weight: Tensor, tables: Tensor) -> Tensor:
+        """``[rows, H, F]``: ``Σ weight[e, h] · tables[h, col[e]]`` for ``[H, K, F]`` tables."""
+        by_head = weight.t().contiguous()
+        sums = [gather_sum(self.rowptr, self.col, table, w) for table, w in zip(tables, by_head)]
+        return torch.stack(sums, dim=1) if sums else tables.new_zeros(self.last - self.first, 0, tables.shape[2])
+
+    def product(self, rows: Tensor, tables: Tensor) -> Tensor:
+        """``[e, H]``: ``<rows[row], tables[:, col]>`` for two tables ``[H, ·, D]``, the first of all rows."""
+        heads = [sampled_product(self.rowptr, self.col, a[self.rows], b) for a, b in zip(rows, tables)]
+        return torch.stack(heads, dim=1) if heads else tables.new_zeros(self.col.shape[0], 0)
+
+
+def chunks(adjacency: Adjacency, width: int) -> Iterator[Chunk]:
+    """Cut an adjacency into chunks for ``width`` elements an entry; rows without entries at all may be left out."""
+    rowptr = adjacency.rowptr
+    for first, last in row_chunks(rowptr, CHUNK_ELEMENTS // max(width, 1)):
+        begin, end = int(rowptr[first]), int(rowptr[last])
+        if begin == end:
+            continue
+        local = rowptr[first : last + 1] - begin
+        row = torch.arange(last - first).repeat_interleave(local.diff(), output_size=end - begin)
+        edge = adjacency.edge[begin:end] if adjacency.edge.numel() else torch.arange(begin, end)
+        yield Chunk(first, last, local, adjacency.col[begin:end].to(rowptr.dtype), row, edge)
+
+
+def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """float64 where any tensor is, else float32."""
+    wide = any(t is not None and t.dtype == torch.float64 for t in tensors)
+    return torch.float64 if wide else torch.float32
+
+
+def by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[N, H, F]`` as contiguous ``[H, N, F]``."""
+    return x.detach().to(dtype).transpose(0, 1).contiguous()
+
+
+def aggregate(
+    adjacency: Adjacency,
+    value: Tensor,
+    logits: Callable[[Chunk], Tensor],
+    dtype: torch.dtype,
+    width: int,
+    dropout: float,
+    seed: Tensor,
+    edge_value: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Softmax of ``logits`` over each row, then the weighted sum of ``value`` (plus ``edge_value`` of the edge).
+
+    Returns:
+        ``out`` ``[M, H, F]`` in the dtype of ``value`` and ``lse`` ``[M, H]``, the logarithm of the softmax's denominator.
+        Rows without entries (or with no logit above −inf) give 0 and −inf.
+    """
+    _, heads, features = value.shape
+    out = value.new_zeros(adjacency.num_rows, heads, features)
+    lse = torch.full((adjacency.num_rows, heads), float("-inf"), dtype=dtype)
+    tables = by_head(value, dtype)
+    for chunk in chunks(adjacency, width):
+        entries = logits(chunk)
+        top = torch.segment_reduce(entries, "max", offsets=chunk.rowptr, axis=0, initial=float("-inf"))
+        top = top.masked_fill_(top == float("-inf"), 0.0)
+        weight = entries.sub_(top.index_select(0, chunk.row)).exp_()
+        total = chunk.total(weight)
+        lse[chunk.rows] = total.log() + top
+        weight = dropped(weight, seed, chunk.edge, dropout)
+        message = chunk.weighted_sum(weight, tables)
+        if edge_value is not None:
+            message += chunk.total(weight.unsqueeze(-1) * edge_value.index_select(0, chunk.edge).to(dtype))
+        inverse = total.reciprocal().masked_fill_(total == 0.0, 0.0)
+        out[chunk.rows] = message.mul_(inverse.unsqueeze(-1)).to(out.dtype)
+    return out, lse
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """What backward knows of the softmax: the incoming gradient and, for each target, two numbers a head.
+
+    Attributes:
+        grad: ``[H, M, F]`` gradient of the output.
+        lse: ``[M, H]``; −inf is stored as +inf, so that a target without neighbours gives weights of 0.
+        delta: ``[M, H]``: ``<grad, out>``, the mean of the weights' gradients under the softmax.
+    """
+
+    grad: Tensor
+    lse: Tensor
+    delta: Tensor
+    dropout: float
+    seed: Tensor
+
+    @classmethod
+    def of(cls, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
+        delta = (grad.detach().to(lse.dtype) * out.to(lse.dtype)).sum(-1)
+        return cls(
+            by_head(grad, lse.dtype), lse.masked_fill(lse == float("-inf"), float("inf")), delta, dropout, seed
+        )
+
+    def entries(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor, *, by_row: bool) -> tuple[Tensor, Tensor]:
+        """Weights after dropout and gradient of the logits, both ``[e, H]``.
+
+        ``by_row``: targets are the rows of the chunk (else its columns). ``grad_weight`` is the gradient of the weights
+        after dropout; both it and ``logits`` are overwritten.
+        """
+        at_targets = chunk.at_rows if by_row else chunk.at_cols
+        alpha = logits.sub_(at_targets(self.lse)).exp_()
+        grad_alpha = dropped(grad_weight, self.seed, chunk.edge, self.dropout)
+        grad_logits = grad_alpha.sub_(at_targets(self.delta)).mul_(alpha)
+        return dropped(alpha, self.seed, chunk.edge, self.dropout), grad_logits

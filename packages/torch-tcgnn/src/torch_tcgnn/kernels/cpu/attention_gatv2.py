@@ -1,0 +1,85 @@
+"""GATv2 attention on the CPU: logits are ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``, values are ``left``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from ...adjacency import Adjacency
+from .attention import Chunk, Saved, aggregate, by_head, chunks, compute_dtype
+
+
+def gatv2_attention(
+    adjacency: Adjacency,
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    edge: Tensor | None,
+    slope: float,
+    dropout: float,
+    seed: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """``left`` ``[K, H, C]``, ``right`` ``[M, H, C]``, ``att`` ``[H, C]``, ``edge`` ``[E, H, C]`` to output and ``lse``."""
+    dtype = compute_dtype(left, right, att, edge)
+    wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
+
+    def logits(chunk: Chunk) -> Tensor:
+        hidden = _hidden(chunk, wide_right, wide_left, edge)
+        return leaky_relu(hidden, slope, inplace=True).mul_(wide_att).sum(-1)
+
+    return aggregate(adjacency, left, logits, dtype, att.numel(), dropout, seed)
+
+
+def gatv2_attention_backward(
+    adjacency: Adjacency,
+    transposed: Adjacency,
+    left: Tensor,
+    right: Tensor,
+    att: Tensor,
+    edge: Tensor | None,
+    slope: float,
+    dropout: float,
+    seed: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of left, right, att and edge (empty where there is no edge operand)."""
+    dtype, width = lse.dtype, att.numel()
+    saved = Saved.of(grad, out, lse, dropout, seed)
+    wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
+    lefts = by_head(left, dtype)
+    grad_left, grad_right = (t.new_zeros(t.shape) for t in (left, right))
+    grad_att = torch.zeros_like(wide_att)
+    grad_edge = left.new_empty(0) if edge is None else edge.new_empty(edge.shape)
+    for chunk in chunks(adjacency, width):
+        hidden = _hidden(chunk, wide_right, wide_left, edge)
+        active = leaky_relu(hidden, slope)
+        grad_weight = chunk.product(saved.grad, lefts)
+        _, grad_logits = saved.entries(chunk, (active * wide_att).sum(-1), grad_weight, by_row=True)
+        grad_att += torch.einsum("ehc,eh->hc", active, grad_logits)
+        grad_hidden = _through_leaky(grad_logits, hidden, wide_att, slope)
+        grad_right[chunk.rows] = chunk.total(grad_hidden).to(right.dtype)
+        if edge is not None:
+            grad_edge.index_copy_(0, chunk.edge.long(), grad_hidden.to(edge.dtype))
+    for chunk in chunks(transposed, width):
+        hidden = _hidden(chunk, wide_left, wide_right, edge)
+        logits = (leaky_relu(hidden, slope) * wide_att).sum(-1)
+        grad_weight = chunk.product(lefts, saved.grad)
+        weight, grad_logits = saved.entries(chunk, logits, grad_weight, by_row=False)
+        total = chunk.total(_through_leaky(grad_logits, hidden, wide_att, slope))
+        grad_left[chunk.rows] = total.add_(chunk.weighted_sum(weight, saved.grad)).to(left.dtype)
+    return grad_left, grad_right, grad_att.to(att.dtype), grad_edge
+
+
+def _hidden(chunk: Chunk, by_row: Tensor, by_col: Tensor, edge: Tensor | None) -> Tensor:
+    """``[e, H, C]`` before the LeakyReLU."""
+    hidden = chunk.at_rows(by_row).add_(chunk.at_cols(by_col))
+    return hidden if edge is None else hidden.add_(edge.detach().index_select(0, chunk.edge))
+
+
+def _through_leaky(grad_logits: Tensor, hidden: Tensor, att: Tensor, slope: float) -> Tensor:
+    """``[e, H, C]`` gradient of the hidden vector."""
+    slopes = torch.where(hidden > 0, att, att * slope)
+    return slopes.mul_(grad_logits.unsqueeze(-1))

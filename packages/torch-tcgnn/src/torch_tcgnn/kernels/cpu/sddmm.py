@@ -1,0 +1,35 @@
+"""Sampled dense × dense on the CPU: ``<a_i, b_j>`` at the entries of the pattern, nowhere else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...adjacency import Adjacency
+from .spmm import REDUCED
+
+
+def sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
+    """``[E]`` from ``[M, D]`` and ``[K, D]``, or ``[E, H]`` from ``[M, H, D]`` and ``[K, H, D]``; input edge order."""
+    compute = torch.float32 if a.dtype in REDUCED else a.dtype
+    left, right = a.detach().to(compute), b.detach().to(compute)
+    if a.dim() == 2:
+        entries = sampled_product(adjacency.rowptr, adjacency.col, left, right)
+    else:
+        heads = [
+            sampled_product(adjacency.rowptr, adjacency.col, left[:, h], right[:, h]) for h in range(a.shape[1])
+        ]
+        entries = torch.stack(heads, dim=1) if heads else left.new_zeros(adjacency.num_edges, 0)
+    return adjacency.to_edges(entries.to(a.dtype))
+
+
+def sampled_product(rowptr: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``[E]`` in entry order for two-dimensional operands."""
+    if col.shape[0] == 0 or a.shape[1] == 0:
+        return a.new_zeros(col.shape[0])
+    if rowptr.dtype != col.dtype:
+        col = col.to(rowptr.dtype)
+    pattern = torch.sparse_csr_tensor(
+        rowptr, col, a.new_zeros(col.shape[0]), size=(a.shape[0], b.shape[0]), check_invariants=False
+    )
+    return torch.sparse.sampled_addmm(pattern, a.contiguous(), b.contiguous().t(), beta=0.0).values()

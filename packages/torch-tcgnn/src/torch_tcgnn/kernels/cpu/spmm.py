@@ -1,0 +1,54 @@
+"""Sparse × dense on the CPU.
+
+A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag computes;
+PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...adjacency import Adjacency
+
+REDUCED = (torch.float16, torch.bfloat16)
+
+
+def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Tensor:
+    """``[M, F]`` from ``x`` ``[K, F]`` and edge weights ``[E]``, or ``[M, H, F]`` from ``[K, H, F]`` and ``[E, H]``."""
+    values = None if weight is None else adjacency.to_entries(weight)
+    if x.dim() == 2:
+        return gather_sum(adjacency.rowptr, adjacency.col, x, values)
+    heads = x.shape[1]
+    out = x.new_empty(adjacency.num_rows, heads, x.shape[2])
+    for head in range(heads):
+        value = None if values is None else values[:, head]
+        out[:, head] = gather_sum(adjacency.rowptr, adjacency.col, x[:, head], value)
+    return out
+
+
+def segment_sum(adjacency: Adjacency, edge_values: Tensor) -> Tensor:
+    """``[M, ...]``: sum of ``[E, ...]`` values in input edge order over the edges of each row."""
+    flat = edge_values.reshape(adjacency.num_edges, -1)
+    column = adjacency.edge
+    if column.numel() == 0:
+        column = torch.arange(adjacency.num_edges, dtype=adjacency.rowptr.dtype)
+    out = gather_sum(adjacency.rowptr, column, flat, None)
+    return out.view(adjacency.num_rows, *edge_values.shape[1:])
+
+
+def gather_sum(rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None) -> Tensor:
+    """``out[i] = Σ_{k in row i} values[k] · table[col[k]]`` for a ``[K, F]`` table."""
+    num_rows, width = rowptr.shape[0] - 1, table.shape[1]
+    if col.shape[0] == 0 or width == 0 or num_rows == 0:
+        return table.new_zeros(num_rows, width)
+    compute = torch.float32 if table.dtype in REDUCED else table.dtype
+    rows = table.detach().to(compute).contiguous()
+    if values is not None:
+        values = values.detach().to(compute).contiguous()
+    if rowptr.dtype != col.dtype:
+        col = col.to(rowptr.dtype)
+    out = torch.nn.functional.embedding_bag(
+        col, rows, rowptr, mode="sum", per_sample_weights=values, include_last_offset=True
+    )
+    return out.to(table.dtype)

@@ -1,0 +1,1 @@
+"""CUDA C++ kernels, compiled by NVRTC at first use and cached on disk."""

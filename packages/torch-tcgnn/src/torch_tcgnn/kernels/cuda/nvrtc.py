@@ -1,0 +1,120 @@
+"""Compile CUDA C++ with NVRTC through ``cuda-core``, once a configuration: in memory, and on disk across processes.
+
+The disk cache is keyed by source, options, architecture and compiler version. ``TORCH_TCGNN_CACHE`` moves it; a cache
+that cannot be read or written costs a recompilation and one warning, never a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import warnings
+from importlib import resources, util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+INSTALL = "pip install 'torch-tcgnn[cuda]'"
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why CUDA C++ cannot be compiled here, or ``None`` when it can."""
+    if util.find_spec("cuda") is None or util.find_spec("cuda.core") is None:
+        return f"cuda-core is not installed: {INSTALL}"
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the loader raises its own kinds where the NVRTC library is missing
+        return f"NVRTC cannot be loaded ({error}): {INSTALL}"
+    return None
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels are kept."""
+    root = os.environ.get("TORCH_TCGNN_CACHE")
+    if root:
+        return Path(root)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_tcgnn"
+
+
+def compile_cubin(source: str, macros: tuple[tuple[str, str], ...], arch: str) -> bytes:
+    """Machine code of a source file of this package.
+
+    Args:
+        source: file name beside this module.
+        macros: ``(name, value)`` pairs, as ``-Dname=value``.
+        arch: such as ``"sm_90"``.
+
+    Raises:
+        RuntimeError: the source does not compile; the message holds the compiler's log.
+    """
+    from cuda.bindings import nvrtc
+    from cuda.core import Program, ProgramOptions
+
+    text = resources.files(__package__).joinpath(source).read_text()
+    version = nvrtc.nvrtcVersion()[1:]
+    key = hashlib.sha256(repr((text, macros, arch, version)).encode()).hexdigest()
+    path = cache_dir() / f"{Path(source).stem}-{key[:32]}.cubin"
+    cached = _read(path, key)
+    if cached is not None:
+        return cached
+    options = ProgramOptions(arch=arch, std="c++17", define_macro=list(macros))
+    try:
+        code = Program(text, "c++", options=options).compile("cubin").code
+    except Exception as error:
+        raise RuntimeError(f"{source} did not compile for {arch} with {dict(macros)}:\n{error}") from error
+    _write(path, key, bytes(code))
+    return bytes(code)
+
+
+def _read(path: Path, key: str) -> bytes | None:
+    """The cached code, or ``None``; a file whose digest is wrong is reported and ignored."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    digest, code = data[:32], data[32:]
+    if digest != hashlib.sha256(key.encode() + code).digest():
+        warnings.warn(f"torch_tcgnn: {path} is damaged; compiling again", stacklevel=2)
+        return None
+    return code
+
+
+def _write(path: Path, key: str, code: bytes) -> None:
+    """Store atomically, so that two processes cannot see half a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(hashlib.sha256(key.encode() + code).digest() + code)
+        part.replace(path)
+    except OSError as error:
+        _warn_unwritable(str(path.parent), str(error))
+
+
+@functools.cache
+def _warn_unwritable(folder: str, error: str) -> None:
+    warnings.warn(f"torch_tcgnn: cannot keep compiled kernels in {folder} ({error}); set TORCH_TCGNN_CACHE", stacklevel=3)
+
+
+@functools.cache
+def load(source: str, macros: tuple[tuple[str, str], ...], device: int) -> Any:
+    """The loaded module of a configuration on one GPU (``cuda.core.ObjectCode``)."""
+    from cuda.core import Device, ObjectCode
+
+    Device(device).set_current()
+    major, minor = torch.cuda.get_device_capability(device)
+    return ObjectCode.from_cubin(compile_cubin(source, macros, f"sm_{major}{minor}"))
+
+
+class TorchStream:
+    """PyTorch's current stream, in the protocol that cuda-core reads."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.handle = torch.cuda.current_stream(device).cuda_stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle

@@ -1,0 +1,8 @@
+"""Operators of the namespace ``torch.ops.torch_tcgnn``: schema, fake kernel, autograd formula, kernels bound.
+
+SpMM and SDDMM differentiate into each other, so the pair is closed: any order of derivative works.
+"""
+
+from . import edge_softmax, extremum, sddmm, segment, spmm
+
+__all__ = ["edge_softmax", "extremum", "sddmm", "segment", "spmm"]

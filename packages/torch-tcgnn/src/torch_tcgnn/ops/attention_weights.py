@@ -1,0 +1,60 @@
+"""Attention weights at the edges, from operators that differentiate any number of times.
+
+What a caller gets who asks for the weights, and how the fused operators are differentiated a second time. Holds ``[E, H]``
+tensors (``[E, H, C]`` for GATv2), which the fused operators never do.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from ..kernels.dropout import dropped
+
+
+def additive_logits(
+    adj: list[Tensor], adj_t: list[Tensor], value: Tensor, source: Tensor, target: Tensor, edge: Tensor | None, slope: float
+) -> Tensor:
+    """``[E, H]``: ``LeakyReLU(source[j] + target[i] (+ edge))``."""
+    return leaky_relu(_pair_sum(adj, adj_t, source, target, edge), slope)
+
+
+def gatv2_logits(
+    adj: list[Tensor], adj_t: list[Tensor], left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float
+) -> Tensor:
+    """``[E, H]``: ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``."""
+    return (leaky_relu(_pair_sum(adj, adj_t, left, right, edge), slope) * att).sum(-1)
+
+
+def dot_logits(
+    adj: list[Tensor], adj_t: list[Tensor], query: Tensor, key: Tensor, value: Tensor, edge: Tensor | None, scale: float
+) -> Tensor:
+    """``[E, H]``: ``scale · <query[i], key[j] (+ edge)>``."""
+    dtype = torch.promote_types(query.dtype, key.dtype)
+    product = torch.ops.torch_tcgnn.sddmm(adj, adj_t, query.to(dtype), key.to(dtype), "ieee")
+    if edge is not None:
+        product = product + (torch.ops.torch_tcgnn.gather_rows(adj, query) * edge).sum(-1)
+    return product * scale
+
+
+def attention_weights(adj: list[Tensor], logits: Tensor, dropout: float, seed: Tensor) -> Tensor:
+    """``[E, H]`` in input edge order: softmax over the edges of each target, then dropout."""
+    edges = torch.arange(logits.shape[0], device=logits.device)
+    return dropped(torch.ops.torch_tcgnn.edge_softmax(adj, logits), seed, edges, dropout)
+
+
+def weighted_values(
+    adj: list[Tensor], adj_t: list[Tensor], weight: Tensor, value: Tensor, edge: Tensor | None
+) -> Tensor:
+    """``[M, H, F]``: ``Σ weight · (value[j] (+ edge))``."""
+    out = torch.ops.torch_tcgnn.spmm(adj, adj_t, value, weight, "ieee")
+    if edge is None:
+        return out
+    return out + torch.ops.torch_tcgnn.segment_sum(adj, weight.unsqueeze(-1) * edge)
+
+
+def _pair_sum(adj: list[Tensor], adj_t: list[Tensor], by_col: Tensor, by_row: Tensor, edge: Tensor | None) -> Tensor:
+    gather_rows = torch.ops.torch_tcgnn.gather_rows
+    pair = gather_rows(adj_t, by_col) + gather_rows(adj, by_row)
+    return pair if edge is None else pair + edge

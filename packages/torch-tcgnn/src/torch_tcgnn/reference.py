@@ -1,0 +1,65 @@
+"""What each operator means, in plain PyTorch over an edge list: slow, obvious, and the oracle of all kernel tests.
+
+``row[e]`` is the target and ``col[e]`` the source of edge ``e``, in input order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+
+def spmm(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
+    """``out[i] = Σ_{e: row[e]=i} weight[e] · x[col[e]]``; ``x`` is ``[K, F]`` or, with ``[E, H]`` weights, ``[K, H, F]``."""
+    message = x[col] if weight is None else x[col] * weight.unsqueeze(-1)
+    return x.new_zeros(num_rows, *x.shape[1:]).index_add(0, row, message.to(x.dtype))
+
+
+def spmm_extremum(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: int, largest: bool) -> Tensor:
+    """As :func:`spmm` with maximum (or minimum) in place of the sum; rows without edges give 0."""
+    message = x[col] if weight is None else x[col] * weight.unsqueeze(-1)
+    index = row.view(-1, *[1] * (x.dim() - 1)).expand_as(message)
+    out = x.new_zeros(num_rows, *x.shape[1:])
+    return out.scatter_reduce(0, index, message, "amax" if largest else "amin", include_self=False)
+
+
+def sddmm(row: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``out[e] = <a[row[e]], b[col[e]]>`` over the last dimension: ``[E]``, or ``[E, H]`` for ``[·, H, D]`` operands."""
+    return (a[row] * b[col]).sum(-1)
+
+
+def segment_sum(row: Tensor, values: Tensor, num_rows: int) -> Tensor:
+    """``out[i] = Σ_{e: row[e]=i} values[e]``."""
+    return values.new_zeros(num_rows, *values.shape[1:]).index_add(0, row, values)
+
+
+def edge_softmax(row: Tensor, logits: Tensor, num_rows: int) -> Tensor:
+    """Softmax of ``logits`` (``[E]`` or ``[E, H]``) over the edges that share a row."""
+    index = row.view(-1, *[1] * (logits.dim() - 1)).expand_as(logits)
+    top = logits.new_full((num_rows, *logits.shape[1:]), float("-inf")).scatter_reduce(0, index, logits, "amax")
+    weight = (logits - top[row]).exp()
+    return weight / segment_sum(row, weight, num_rows)[row]
+
+
+def additive_logits(row: Tensor, col: Tensor, source: Tensor, target: Tensor, edge: Tensor | None, slope: float) -> Tensor:
+    """GAT (Veličković 2018, eq. 3): ``LeakyReLU(source[j] + target[i] (+ edge))``, all ``[·, H]``."""
+    logit = source[col] + target[row]
+    return leaky_relu(logit if edge is None else logit + edge, slope)
+
+
+def gatv2_logits(row: Tensor, col: Tensor, left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float) -> Tensor:
+    """GATv2 (Brody 2022, eq. 7): ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``; ``[·, H, C]`` to ``[E, H]``."""
+    hidden = left[col] + right[row]
+    return (leaky_relu(hidden if edge is None else hidden + edge, slope) * att).sum(-1)
+
+
+def attention(row: Tensor, col: Tensor, value: Tensor, logits: Tensor, num_rows: int) -> Tensor:
+    """``out[i] = Σ softmax_i(logits)[e] · value[col[e]]``; ``value`` is ``[K, H, F]``, ``logits`` ``[E, H]``."""
+    return spmm(row, col, value, edge_softmax(row, logits, num_rows), num_rows)
+
+
+def to_dense(row: Tensor, col: Tensor, weight: Tensor | None, num_rows: int, num_cols: int) -> Tensor:
+    """``[num_rows, num_cols]`` float64 matrix, duplicates summed."""
+    value = torch.ones(row.shape[0], dtype=torch.float64) if weight is None else weight.double()
+    return torch.zeros(num_rows, num_cols, dtype=torch.float64).index_put((row, col), value, accumulate=True)
