@@ -70,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not items:
         line.error(f"no case on {device.type} matches --filter {wanted}" + (" --quick" if options.quick else ""))
+    names = [item.name for item in items]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        line.error(f"names appear twice on {device.type}: {doubled}")
     torch.set_num_threads(options.threads)
     result = _run(options, declared, items, device, rounds)
     _print(result)
@@ -150,9 +153,7 @@ def _print(result: Result) -> None:
 
 
 def _print_tables(result: Result, *, cold: bool) -> None:
-    """One table a kind of case (the first part of its name): kinds have peers of their own."""
-    for kind in dict.fromkeys(case.name.split("/")[0] for case in result.cases):
-        cases = [case for case in result.cases if case.name.split("/")[0] == kind]
+    for cases in table.by_kind(result.cases):
         print("\n" + table.terminal(table.case_rows(cases, cold=cold)))
 
 

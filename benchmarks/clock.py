@@ -1,7 +1,8 @@
 """The two clocks. Each gives milliseconds a call; a sample repeats short calls until it is long enough to trust.
 
-CPU: `time.perf_counter_ns`. CUDA: events on the current stream, read after a synchronise. *Warm* samples find the
-inputs in whatever cache the previous call left; *cold* samples (CUDA only) overwrite a buffer of twice the L2 first.
+CPU: `time.perf_counter_ns`. CUDA: events on the current stream, read after a synchronise. A *warm* sample begins with
+one call off the clock, so that caches, thread pools and allocators are as the contender itself leaves them, not as the
+one before it did; a *cold* sample (CUDA only) overwrites a buffer of twice the L2 first.
 """
 
 import math
@@ -23,7 +24,7 @@ class Clock(Protocol):
     has_cold: bool
 
     def warm(self, run: Run, calls: int) -> float:
-        """Milliseconds a call, over `calls` calls back to back."""
+        """Milliseconds a call, over `calls` calls back to back after one that does not count."""
         ...
 
     def cold(self, run: Run) -> float:
@@ -37,6 +38,7 @@ class CpuClock:
     has_cold = False
 
     def warm(self, run: Run, calls: int) -> float:
+        run()
         start = time.perf_counter_ns()
         for _ in range(calls):
             run()
@@ -57,6 +59,7 @@ class CudaClock:
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.int8, device=device)
 
     def warm(self, run: Run, calls: int) -> float:
+        run()
         return self._between_events(run, calls) / calls
 
     def cold(self, run: Run) -> float:
@@ -79,7 +82,6 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def calls_per_sample(clock: Clock, run: Run, *, sample_ms: float = SAMPLE_MS) -> int:
-    """How many calls make a sample of at least `sample_ms`; three calls of warm-up are spent to find out."""
-    run()
+    """How many calls make a sample of at least `sample_ms`; a few calls are spent to find out."""
     shortest = min(clock.warm(run, 1) for _ in range(2))
     return max(1, math.ceil(sample_ms / max(shortest, 1e-6)))

@@ -1,12 +1,13 @@
 """One case, start to end: prepare everyone, check everyone, then time everyone in turns.
 
 Ours is refused when it is wrong; a peer that is missing, fails or is wrong is recorded with its reason and the race
-goes on without it. Every round gives each contender one sample, in an order that rotates, so that clock drift and
-neighbours on the machine hit all alike.
+goes on without it. Every round gives each contender one sample, in an order that is drawn anew (from a fixed seed), so
+that clock drift, busy neighbours and what the previous contender left behind hit all alike.
 """
 
 import gc
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -100,23 +101,20 @@ def run_case(
 def alternate(
     samplers: Mapping[str, Callable[[], float]], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """One sample of each a round, the starting place rotating; returns times, and reasons of those that failed."""
+    """One sample of each a round, in random order; returns the times, and the reasons of those that failed."""
     times: dict[str, list[float]] = {name: [] for name in samplers}
     failed: dict[str, str] = {}
+    order = random.Random(0)
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for turn in range(rounds):
-            names = list(times)
-            start = turn % len(names)
-            for name in names[start:] + names[:start]:
+        for _ in range(rounds):
+            for name in order.sample(list(times), len(times)):
                 try:
                     times[name].append(samplers[name]())
                 except Exception as error:
                     failed[name] = _reason(error)
                     del times[name]
-            if not times:
-                break
     finally:
         if collecting:
             gc.enable()

@@ -1,8 +1,8 @@
 """Tables in READMEs and documentation, rendered from committed results.
 
 A block begins with ``<!-- table: results/h200/torch-tcgnn.json tag=spmm -->`` and ends with ``<!-- end table -->``;
-what lies between is ours to rewrite. Words after the file: ``tag=TAG`` (cases and facts with that tag), ``cold``
-(cold-L2 times), ``facts`` (facts instead of cases).
+what lies between is ours to rewrite: one table a kind of case (the first part of its name). Words after the file:
+``tag=TAG`` (cases and facts with that tag), ``cold`` (cold-L2 times), ``facts`` (facts instead of cases).
 
 ``python -m benchmarks.render`` rewrites the blocks, ``--check`` only reports stale ones (exit status 1).
 """
@@ -35,7 +35,10 @@ def render(text: str, root: Path = ROOT) -> str:
 
 
 def _body(file: str, words: str, root: Path) -> str:
-    result = load(root / "benchmarks" / file)
+    path = root / "benchmarks" / file
+    if not path.exists():
+        raise ValueError(f"table block of {file}: there is no benchmarks/{file}")
+    result = load(path)
     tags, kinds = [], set()
     for word in words.split():
         if word.startswith("tag="):
@@ -52,11 +55,11 @@ def _body(file: str, words: str, root: Path) -> str:
         return kept
 
     if "facts" in kinds:
-        rows = table.fact_rows(chosen(result.facts))
+        tables = [table.fact_rows(chosen(result.facts))]
     else:
-        rows = table.case_rows(chosen(result.cases), cold="cold" in kinds)
+        tables = [table.case_rows(cases, cold="cold" in kinds) for cases in table.by_kind(chosen(result.cases))]
     caption = f"*{result.device}, torch {result.versions['torch']}, commit {result.commit[:12]}, {result.date}*"
-    return f"{table.markdown(rows)}\n\n{caption}\n"
+    return "\n\n".join([*map(table.markdown, tables), caption]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ from benchmarks.result import CaseResult, FactResult, Result
 
 Row = Sequence[str]
 
-__all__ = ["case_rows", "fact_rows", "geometric_mean", "markdown", "number", "skipped_lines", "terminal"]
+__all__ = ["by_kind", "case_rows", "fact_rows", "geometric_mean", "markdown", "number", "skipped_lines", "terminal"]
 
 
 def number(value: float) -> str:
@@ -54,6 +54,14 @@ def case_rows(cases: Sequence[CaseResult], *, cold: bool = False) -> list[Row]:
         means = [geometric_mean([t.speedup[peer] for _, t in timed if peer in t.speedup]) for peer in peers]
         rows.append(["geometric mean", "", *(f"{mean:.2f}×" for mean in means), ""])
     return rows
+
+
+def by_kind(cases: Sequence[CaseResult]) -> list[list[CaseResult]]:
+    """The cases grouped by kind, the first part of their names: each kind has peers of its own."""
+    kinds: dict[str, list[CaseResult]] = {}
+    for case in cases:
+        kinds.setdefault(case.name.split("/")[0], []).append(case)
+    return list(kinds.values())
 
 
 def fact_rows(facts: Sequence[FactResult]) -> list[Row]:

@@ -8,7 +8,6 @@ sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(ROOT), *map(str, sorted
 
 project = "torch-* extensions"
 html_title = "Nine extensions of PyTorch"
-author = "the contributors"
 language = "en"
 
 extensions = [
@@ -22,6 +21,7 @@ extensions = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build"]
 html_theme = "furo"
+html_show_copyright = False
 html_static_path = ["_static"]
 default_role = "py:obj"
 

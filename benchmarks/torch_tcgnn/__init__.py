@@ -1,17 +1,18 @@
 """torch-tcgnn beside its peers: which cases there are.
 
-Graphs and inputs are in `tasks`, one file a question (`spmm_cpu`, `sddmm_cpu`, `gcn_cpu`) declares its cases, and peers
-have their adapters in `cpu_peers`.
+Graphs and inputs are in `tasks`, their float64 answers in `oracle`. One file a question (`spmm_cpu`, `sddmm_cpu`,
+`layers_cpu`) declares its cases, `cpu_peers` adapts the peers, `facts` measures what is no race.
 """
 
 from benchmarks.case import Case
-from benchmarks.torch_tcgnn import gcn_cpu, sddmm_cpu, spmm_cpu
+from benchmarks.torch_tcgnn import layers_cpu, sddmm_cpu, spmm_cpu
+from benchmarks.torch_tcgnn.facts import facts
 
 PEERS = ("scipy", "torch-geometric")
 
-__all__ = ["PEERS", "cases"]
+__all__ = ["PEERS", "cases", "facts"]
 
 
 def cases() -> list[Case]:
     """All cases of the package."""
-    return [*spmm_cpu.cases(), *sddmm_cpu.cases(), *gcn_cpu.cases()]
+    return [*spmm_cpu.cases(), *sddmm_cpu.cases(), *layers_cpu.cases()]

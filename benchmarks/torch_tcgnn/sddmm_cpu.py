@@ -33,6 +33,7 @@ def _case(graph: str, dim: int) -> Case:
         tolerance=1e-4,  # dot products cancel; the error is that of float32 sums over F terms
         flops=lambda task: 2 * task.num_edges * task.x.shape[1],
         bytes=lambda task: task.index_bytes + 4 * (2 * task.x.numel() + task.num_edges),
+        bound="memory",
         devices=("cpu",),
     )
 

@@ -51,6 +51,7 @@ def _case(graph: str, dim: int, *, weighted: bool, gradient: bool) -> Case:
         tolerance=1e-5,
         flops=partial(_flops, passes),
         bytes=partial(_bytes, passes),
+        bound="memory",
         devices=("cpu",),
     )
 

@@ -89,6 +89,13 @@ def test_list_names_cases_tags_and_peers(toy, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "rowsum/64  [rowsum quick]  matmul, wrong, broken, absent"
 
 
+def test_two_cases_of_one_name_are_an_error_before_anything_runs(toy, toy_case, capsys):
+    sys.modules["benchmarks.torch_toy"].cases = lambda: [toy_case(), toy_case()]
+    with pytest.raises(SystemExit):
+        main(["torch-toy", "--device", "cpu"])
+    assert "names appear twice on cpu: ['rowsum/64']" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -1,5 +1,7 @@
 """Quoted figures, sourceless figures, rendered tables and pictures."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks import quote, table
@@ -156,6 +158,20 @@ def test_a_table_block_is_filled_and_stays_filled(checkout):
     assert once.endswith("\nafter\n")
     assert render(once, root) == once
     assert not list(quote.sourceless(once))
+
+
+def test_a_table_block_of_several_kinds_has_a_table_each(checkout):
+    root, _, saved = checkout
+    other = dataclasses.replace(saved.cases[0], name="sddmm/cora/d64")
+    save(dataclasses.replace(saved, cases=[*saved.cases, other]), root / "benchmarks/results/h200/torch-tcgnn.json")
+    page = render("<!-- table: results/h200/torch-tcgnn.json -->\n<!-- end table -->", root)
+    assert page.count("| case | ours ms | mkl |") == 2
+
+
+def test_a_table_block_names_the_file_that_is_missing(checkout):
+    root, _, _ = checkout
+    with pytest.raises(ValueError, match=r"there is no benchmarks/results/h100/none\.json"):
+        render("<!-- table: results/h100/none.json -->\n<!-- end table -->", root)
 
 
 @pytest.mark.parametrize("words, message", [("colour", "unknown word 'colour'"), ("tag=none", "nothing carries")])

@@ -10,8 +10,12 @@ That file is a plain module, loaded by path, with these functions, each without 
 | `bad_inputs()` | `list[BadInputCase]` | has public functions or classes that raise |
 | `extras()` | `dict[str, Callable[[], object]]`, extra -> a call that needs it | declares extras |
 
+A call of `extras()` raises ImportError where the extra is missing. Where the package goes on with something slower, the
+call returns, as a string, what the user is told.
+
 The cases of an op must, taken together, hold an empty tensor, a non-contiguous tensor, an odd size above one, and two
 dtypes. Keep them tiny: gradcheck perturbs every element of the cases that name differentiable arguments.
+A long file may be split: `from .conformance_ops import ops` finds `conformance_ops.py` beside it.
 Everything is made when the function runs, so that importing the file costs nothing and needs no extra.
 """
 

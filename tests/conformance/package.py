@@ -122,12 +122,27 @@ def samples(package: Package, kind: str) -> Any:
     return getattr(cases, kind)()
 
 
+def public_rooms(package: Package) -> list[str]:
+    """Rooms that say in an `__all__` what they offer, without those below the surface and those that need extras."""
+    inside = {"__init__", "ops", "kernels", "cli", "demo", "lightning"}
+    rooms = sorted({package.room(path) for path in package.modules()} - inside)
+    files = {room: package.code / f"{room}.py" for room in rooms}
+    files = {room: path if path.is_file() else package.code / room / "__init__.py" for room, path in files.items()}
+    return [room for room, path in files.items() if path.is_file() and _has_all(path)]
+
+
+def _has_all(path: Path) -> bool:
+    assigned = [target for node in tree(path).body if isinstance(node, ast.Assign) for target in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in assigned)
+
+
 @functools.cache
 def _load_cases(package: Package) -> ModuleType:
     """Import the package's `conformance_cases.py` by path."""
     load(package)
     name = f"conformance_cases_{package.import_name}"
-    spec = importlib.util.spec_from_file_location(name, package.cases_path)
+    beside = [str(package.cases_path.parent)]  # makes `from .other_file import …` work
+    spec = importlib.util.spec_from_file_location(name, package.cases_path, submodule_search_locations=beside)
     if spec is None or spec.loader is None or not package.cases_path.is_file():
         raise FileNotFoundError(
             f"{package.name} has no {package.show(package.cases_path)}; see tests/conformance/cases.py"

@@ -63,6 +63,7 @@ def test_clean_package_passes(clean_package: Package, rule: Rule) -> None:
     range(len(DEFECTS)),
     ids=lambda n: f"{DEFECTS[n].rule}-{re.sub('[^a-z]+', '_', DEFECTS[n].says.lower()).strip('_')}",
 )
+@pytest.mark.filterwarnings("ignore:careful")
 def test_rule_finds_its_defect_and_nothing_else(tmp_path: Path, number: int) -> None:
     defect: Defect = DEFECTS[number]
     package = build_house(tmp_path / "house", f"bad{number}", defect.edits)

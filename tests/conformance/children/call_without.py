@@ -11,41 +11,45 @@ import importlib.util
 import json
 import os
 import sys
+from typing import Any
 
 
-class Missing:
-    """A finder that knows some modules and says that they are not there."""
+class Hiding:
+    """A finder that does not find some modules, as if they were not installed."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
+    def __init__(self, finder: Any, names: list[str]) -> None:
+        self.finder, self.names = finder, names
 
-    def hides(self, module: str) -> bool:
-        """Whether the module is one of the names or lies below one."""
-        return any(module == name or module.startswith(f"{name}.") for name in self.names)
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Nothing for a hidden module, else what the finder finds."""
+        return None if hidden(name, self.names) else self.finder.find_spec(name, path, target)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Refuse the hidden modules, leave all others to the next finder."""
-        if self.hides(name):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.finder, name)
+
+
+def hidden(module: str, names: list[str]) -> bool:
+    """Whether a module is one of the names or lies below one."""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 def attempt(extra: str, names: list[str], cases_path: str) -> tuple[str, str]:
-    """Kind and message of the error that the extra's sample call gives without the modules."""
-    missing = Missing(names)
-    for module in [name for name in sys.modules if missing.hides(name)]:
+    """Kind and message of the error that the extra's sample call gives without the modules, or what it returns."""
+    for module in [name for name in sys.modules if hidden(name, names)]:
         del sys.modules[module]
-    sys.meta_path.insert(0, missing)
-    spec = importlib.util.spec_from_file_location("conformance_cases", cases_path)
+    sys.meta_path[:] = [Hiding(finder, names) for finder in sys.meta_path]
+    beside = [os.path.dirname(cases_path)]
+    spec = importlib.util.spec_from_file_location("conformance_cases", cases_path, submodule_search_locations=beside)
     cases = importlib.util.module_from_spec(spec)
     sys.modules["conformance_cases"] = cases
     try:
         spec.loader.exec_module(cases)
-        cases.extras()[extra]()
+        told = cases.extras()[extra]()
     except ImportError as error:
         return "ImportError", str(error)
     except BaseException as error:
         return type(error).__name__, str(error)[:500]
-    return "nothing", ""
+    return ("message", told) if isinstance(told, str) else ("nothing", "")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import torch
 
-from tests.conformance.package import Package, has_room, load, public_names, public_objects
+from tests.conformance.package import Package, has_room, load, public_names, public_objects, public_rooms
 
 SHAPE = re.compile(r"\[[^\[\]\n]*[A-Za-z0-9][^\[\]\n]*\]")
 RAISES = re.compile(r"^\s*Raises:?\s*$", re.M)
@@ -21,8 +21,8 @@ SOURCE = re.compile(r"^\s*(References?|Sources?|Paper)\b", re.M)
 
 def public_callables(package: Package) -> dict[str, Callable]:
     """Public functions and classes written in the package, exported by it or by one of its public rooms."""
-    with_lightning = ("metrics", "lightning") if importlib.util.find_spec("lightning") else ()
-    rooms = ("functional", "nn", *with_lightning)
+    with_lightning = ["lightning"] if importlib.util.find_spec("lightning") else []
+    rooms = public_rooms(package) + with_lightning
     return {
         name: value
         for name, value in public_objects(package, *rooms).items()
@@ -76,7 +76,7 @@ def check_docstrings_list_errors(package: Package) -> list[str]:
 
 
 def check_docstrings_have_example(package: Package) -> list[str]:
-    """Every public function and class has a doctest; exceptions need none, nor does `reference`, a formula a function."""
+    """Every public function and class has a doctest; exceptions and `reference` need none."""
     return [
         f"{name} has no doctest example"
         for name, value in public_callables(package).items()
@@ -87,15 +87,19 @@ def check_docstrings_have_example(package: Package) -> list[str]:
 
 
 def check_docstrings_name_source(package: Package) -> list[str]:
-    """Functions of `functional` and every `nn.Module` name their source (`Reference:` or `Source:`)."""
+    """Functions of `functional` and every layer name their source (`Reference:` or `Source:`)."""
     functional = load(package, "functional") if has_room(package, "functional") else ModuleType("none")
     maths = [getattr(functional, name) for name in public_names(functional)]
     return [
         f"{name} names no source: a line that begins with Reference or Source"
         for name, value in public_callables(package).items()
-        if (any(value is m for m in maths) or (inspect.isclass(value) and issubclass(value, torch.nn.Module)))
+        if (_is_layer(name, value) or (inspect.isfunction(value) and any(value is m for m in maths)))
         and not SOURCE.search(_text(value))
     ]
+
+
+def _is_layer(name: str, value: Callable) -> bool:
+    return inspect.isclass(value) and issubclass(value, torch.nn.Module) and not name.startswith("lightning.")
 
 
 def _own_doc(value: Callable) -> str:

@@ -191,7 +191,7 @@ def check_repr(package: Package) -> list[str]:
         text, name = repr(module), type(module).__name__
         if not text.startswith(f"{name}("):
             return f"repr begins with {text[:40]!r}, expected {name}("
-        if any(p.numel() for p in module.parameters(recurse=False)) and text == f"{name}()":
+        if any(p.numel() > 1 for p in module.parameters(recurse=False)) and text == f"{name}()":
             return f"repr is {text!r}: it says nothing of the sizes"
         return f"repr shows an address: {text[:80]!r}" if " at 0x" in text else ""
 

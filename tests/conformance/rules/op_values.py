@@ -15,7 +15,7 @@ from tests.conformance.package import Package
 from tests.conformance.rules.ops import op, op_cases, op_names
 from tests.conformance.tensors import differences, first_line, map_tensors, tensors_in, to_device, to_dtype
 
-GRADCHECK_ELEMENTS = 200
+GRADCHECK_ELEMENTS = 250
 
 
 def _all_cases(package: Package, device: str) -> Iterator[tuple[str, Any, OpCase]]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .bitblock import BitBlocks
+from .bitblock import BitBlocks, integer_below
+from .row_plan import RowPlan
 
 INT32_LIMIT = 2**31
 
@@ -26,12 +27,16 @@ class Adjacency:
         rowptr: ``[num_rows + 1]`` int32 (int64 from 2³¹ entries on): first entry of each row.
         col: ``[num_edges]`` int32: column of each entry, ascending inside a row.
         edge: ``[num_edges]`` like ``rowptr``: input edge of each entry; empty when that is the identity.
-        blocks: tensor-core view of the same pattern, or ``None``.
+        plan: work list of the row kernels, or ``None``.
+        blocks: the same pattern for the tensor-core kernels, or ``None``.
+
+    On a GPU an adjacency carries what the paths it may take need: both, or only one where the caller fixed the path.
     """
 
     rowptr: Tensor
     col: Tensor
     edge: Tensor
+    plan: RowPlan | None = None
     blocks: BitBlocks | None = None
 
     @property
@@ -44,14 +49,17 @@ class Adjacency:
 
     def tensors(self) -> list[Tensor]:
         """The flat list that operators take; :meth:`unpack` is its inverse."""
-        head = [self.rowptr, self.col, self.edge]
-        return head if self.blocks is None else head + self.blocks.tensors()
+        plan = [] if self.plan is None else self.plan.tensors()
+        blocks = [] if self.blocks is None else self.blocks.tensors()
+        return [self.rowptr, self.col, self.edge, *plan, *blocks]
 
     @classmethod
     def unpack(cls, tensors: list[Tensor]) -> Adjacency:
-        """Read back what :meth:`tensors` wrote."""
-        blocks = BitBlocks.unpack(tensors[3:]) if len(tensors) > 3 else None
-        return cls(tensors[0], tensors[1], tensors[2], blocks)
+        """Read back what :meth:`tensors` wrote; the length tells which parts are there."""
+        rest = tensors[3:]
+        plan = RowPlan(*rest[: RowPlan.LENGTH]) if len(rest) not in (0, BitBlocks.LENGTH) else None
+        blocks = BitBlocks(*rest[-BitBlocks.LENGTH :]) if len(rest) >= BitBlocks.LENGTH else None
+        return cls(tensors[0], tensors[1], tensors[2], plan, blocks)
 
     def to_entries(self, edge_values: Tensor) -> Tensor:
         """``[num_edges, ...]`` values in input edge order, permuted to entry order."""
@@ -65,9 +73,7 @@ class Adjacency:
 
     def rows(self) -> Tensor:
         """``[num_edges]`` int64: row of each entry."""
-        counts = self.rowptr.long().diff()
-        ids = torch.arange(self.num_rows, device=counts.device)
-        return ids.repeat_interleave(counts, output_size=self.num_edges)
+        return torch.repeat_interleave(self.rowptr.long().diff(), output_size=self.num_edges)
 
 
 def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacency:
@@ -81,13 +87,20 @@ def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacenc
 
     Stable: duplicates keep their input order. No host synchronisation under ``torch.compile``.
     """
-    key, order = (row.long() * max(num_cols, 1) + col.long()).sort(stable=True)
-    index_dtype = torch.int32 if row.shape[0] < INT32_LIMIT else torch.int64
-    rowptr = torch.searchsorted(key, torch.arange(num_rows + 1, device=row.device) * max(num_cols, 1))
-    col = col.index_select(0, order).to(torch.int32)
-    if not torch.compiler.is_compiling() and is_identity(order):
-        order = order[:0]
-    return Adjacency(rowptr.to(index_dtype), col, order.to(index_dtype))
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        with torch.inference_mode(False):  # training may use what inference built
+            return compress(row, col, num_rows, num_cols)
+    index_dtype, stride = integer_below(row.shape[0] + 1), max(num_cols, 1)
+    key_dtype = integer_below(num_rows * stride + 1)
+    key = (row.to(key_dtype) * stride).add_(col)
+    starts = (torch.arange(num_rows + 1, device=row.device) * stride).to(key_dtype)
+    if not torch.compiler.is_compiling() and bool((key[1:] >= key[:-1]).all()):
+        order = row.new_empty(0, dtype=index_dtype)
+        col = col.to(torch.int32, copy=True)
+    else:
+        key, order = key.sort(stable=True)
+        col, order = col.index_select(0, order).to(torch.int32), order.to(index_dtype)
+    return Adjacency(torch.searchsorted(key, starts).to(index_dtype), col, order)
 
 
 def transpose(adjacency: Adjacency, num_cols: int) -> Adjacency:
@@ -95,20 +108,14 @@ def transpose(adjacency: Adjacency, num_cols: int) -> Adjacency:
 
     A symmetric pattern shares ``rowptr`` and ``col`` (and its blocks) with its transpose: only the edge numbers differ.
     """
-    rows = adjacency.rows()
-    order = adjacency.col.sort(stable=True)[1]
-    edge = order if adjacency.edge.numel() == 0 else adjacency.edge.index_select(0, order)
-    edge = edge.to(adjacency.rowptr.dtype)
-    counts_to = torch.arange(num_cols + 1, device=rows.device, dtype=torch.int32)
-    rowptr = torch.searchsorted(adjacency.col.index_select(0, order), counts_to).to(adjacency.rowptr.dtype)
-    col = rows.index_select(0, order).to(torch.int32)
+    index_dtype = adjacency.rowptr.dtype
+    by_col, order = adjacency.col.sort(stable=True)
+    edge = (order if adjacency.edge.numel() == 0 else adjacency.edge.index_select(0, order)).to(index_dtype)
+    starts = torch.arange(num_cols + 1, device=order.device, dtype=torch.int32)
+    rowptr = torch.searchsorted(by_col, starts).to(index_dtype)
+    col = adjacency.rows().to(torch.int32).index_select(0, order)
     if not torch.compiler.is_compiling():
         same = torch.equal(rowptr, adjacency.rowptr) and torch.equal(col, adjacency.col)
         if same:
-            return Adjacency(adjacency.rowptr, adjacency.col, edge, adjacency.blocks)
+            return Adjacency(adjacency.rowptr, adjacency.col, edge, adjacency.plan, adjacency.blocks)
     return Adjacency(rowptr, col, edge)
-
-
-def is_identity(order: Tensor) -> bool:
-    """Whether a permutation moves nothing."""
-    return bool(torch.equal(order, torch.arange(order.shape[0], device=order.device, dtype=order.dtype)))

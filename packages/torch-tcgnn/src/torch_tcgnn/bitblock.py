@@ -10,12 +10,15 @@ Duplicate edges share a slot.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 WIDTH = 8
 """Condensed columns of a block."""
+MANY_BLOCKS = 1 << 17
+"""Blocks from which on work items may be longer: there are enough of them to fill a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,9 @@ class BitBlocks:
         partial_window: int32, one a partial row: its window (the length sizes the workspace without asking the device).
         row_order: ``[num_rows]`` int32: row at each place of the windows; empty when that is the identity.
     """
+
+    LENGTH: ClassVar[int] = 10
+    """Number of tensors."""
 
     win_ptr: Tensor
     block_col: Tensor
@@ -67,10 +73,6 @@ class BitBlocks:
     def tensors(self) -> list[Tensor]:
         return [getattr(self, f.name) for f in fields(self)]
 
-    @classmethod
-    def unpack(cls, tensors: list[Tensor]) -> BitBlocks:
-        return cls(*tensors)
-
     def slot_values(self, entry_values: Tensor | None) -> Tensor | None:
         """``[E, ...]`` values in entry order to ``[S, ...]`` in slot order, duplicates summed in a fixed order.
 
@@ -89,8 +91,7 @@ class BitBlocks:
         if self.slot_ptr.numel() == 0:
             slot = torch.arange(entry.shape[0], device=entry.device)
         else:
-            ids = torch.arange(self.num_slots, device=entry.device)
-            slot = ids.repeat_interleave(self.slot_ptr.long().diff(), output_size=entry.shape[0])
+            slot = torch.repeat_interleave(self.slot_ptr.long().diff(), output_size=entry.shape[0])
         target = entry if edge.numel() == 0 else edge.long().index_select(0, entry)
         return torch.empty_like(slot).index_copy_(0, target, slot)
 
@@ -101,7 +102,7 @@ def build(
     num_cols: int,
     *,
     height: int = 8,
-    max_blocks: int = 32,
+    max_blocks: int | None = None,
     row_order: Tensor | None = None,
 ) -> BitBlocks:
     """Translate compressed rows into :class:`BitBlocks`; whole-tensor operations only, on any device.
@@ -111,53 +112,67 @@ def build(
         col: ``[num_edges]`` int32, ascending inside a row.
         num_cols: number of columns.
         height: rows of a window, 8 or 16.
-        max_blocks: longest work item; longer windows are split and summed in a fixed order.
+        max_blocks: longest work item; longer windows are split and summed in a fixed order. Default: 64, or 32 where
+            that would leave a large GPU short of items.
         row_order: ``[num_rows]`` integer permutation: which rows share a window (see ``reorder``).
     """
+    if height not in (8, 16):
+        raise ValueError(f"height must be 8 or 16, got {height}")
+    if max_blocks is not None and max_blocks < 1:
+        raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
     device, num_rows, num_edges = col.device, rowptr.shape[0] - 1, col.shape[0]
-    num_windows = -(-num_rows // height)
-    index_dtype = rowptr.dtype
-    counts = rowptr.long().diff()
-    row = torch.arange(num_rows, device=device).repeat_interleave(counts, output_size=num_edges)
+    row_bits, index_dtype = height.bit_length() - 1, rowptr.dtype
+    counts, entry = rowptr.diff(), None
     if row_order is not None:
-        row_order = row_order.long()
-        row = torch.empty_like(row_order).index_copy_(0, row_order, torch.arange(num_rows, device=device))[row]
+        counts, entry = counts.index_select(0, row_order), entries_of(rowptr, row_order, num_edges)
+        col = col.index_select(0, entry)
+    row = torch.repeat_interleave(counts, output_size=num_edges)
 
-    window_col, by_column = (row // height * max(num_cols, 1) + col).sort(stable=True)
+    # Vectors: the distinct columns of each window, at consecutive places of eight a block.
+    num_windows, stride = -(-num_rows // height), max(num_cols, 1)
+    key_dtype = integer_below(num_windows * stride + 1)
+    window_col = (row >> row_bits).to(key_dtype).mul_(stride).add_(col)
+    window_col, by_column = window_col.sort(stable=True)
     head = first_of_run(window_col)
-    vector = head.cumsum(0) - 1
-    row = row.index_select(0, by_column)
-    window = row // height
-    vector_window, vector_col = window[head], col.index_select(0, by_column)[head]
-    vectors = torch.bincount(vector_window, minlength=num_windows)
-    win_ptr = exclusive_scan((vectors + WIDTH - 1) // WIDTH)
-    condensed = vector - exclusive_scan(vectors).index_select(0, window)
-    block = win_ptr.index_select(0, window) + condensed // WIDTH
+    vectors = window_col[head]
+    window_start = (torch.arange(num_windows + 1, device=device) * stride).to(key_dtype)
+    vector_ptr = torch.searchsorted(vectors, window_start)
+    per_window = vector_ptr.diff()
+    win_ptr = exclusive_scan((per_window + WIDTH - 1) // WIDTH)
+    window = torch.repeat_interleave(per_window, output_size=vectors.shape[0])
+    place = (win_ptr * WIDTH - vector_ptr).index_select(0, window)
+    place += torch.arange(vectors.shape[0], device=device)
     num_blocks = int(win_ptr[-1])
-
     block_col = torch.full((num_blocks, WIDTH), -1, dtype=torch.int32, device=device)
-    block_col.view(-1)[(block * WIDTH + condensed % WIDTH)[head]] = vector_col
+    block_col.view(-1)[place] = vectors.sub_(window.mul_(stride)).to(torch.int32)
 
-    place = (row % height) * WIDTH + condensed % WIDTH
-    slot_key, by_slot = (block * (height * WIDTH) + place).sort(stable=True)
-    new_slot = first_of_run(slot_key)
-    distinct = slot_key[new_slot]
-    word = distinct // 64
-    block_mask = torch.zeros(num_blocks * height // 8, dtype=torch.int64, device=device)
-    block_mask.index_add_(0, word, torch.ones_like(word) << (distinct % 64))
-    slots = torch.bincount(distinct // (height * WIDTH), minlength=num_blocks)
-
+    # Slots: the distinct (block, row, condensed column), in that order.
+    place = place.to(integer_below(num_blocks * height * WIDTH))
+    place = place.index_select(0, head.cumsum(0, dtype=index_dtype).sub_(1))
+    row = (row & (height - 1)).index_select(0, by_column)
+    bit = (place >> 3 << (row_bits + 3)).add_(row << 3).add_(place & 7)
+    bit, by_slot = bit.sort(stable=True)
     slot_ptr = torch.empty(0, dtype=index_dtype, device=device)
-    if distinct.shape[0] != num_edges:
-        end = torch.tensor([num_edges], device=device)
-        slot_ptr = torch.cat([new_slot.nonzero().view(-1), end]).to(index_dtype)
+    head = first_of_run(bit)
+    if not head.all():
+        first = head.nonzero().view(-1)
+        bit = bit.index_select(0, first)
+        slot_ptr = torch.cat([first, first.new_tensor([num_edges])]).to(index_dtype)
+    block_mask = torch.zeros(num_blocks * height // 8, dtype=torch.int64, device=device)
+    powers = torch.ones(64, dtype=torch.int64, device=device) << torch.arange(64, device=device)
+    block_mask.index_add_(0, bit >> 6, powers.index_select(0, bit & 63))
+    slots = torch.bincount(bit >> (row_bits + 3), minlength=num_blocks)
+
+    slot_entry = by_column.index_select(0, by_slot)
+    if max_blocks is None:
+        max_blocks = 64 if num_blocks >= MANY_BLOCKS else 32
     items, splits, partial_window = work_list(win_ptr, max_blocks)
     return BitBlocks(
         win_ptr=win_ptr.to(torch.int32),
         block_col=block_col,
         block_mask=block_mask.view(num_blocks, height // 8),
         block_slot=exclusive_scan(slots).to(index_dtype),
-        slot_entry=by_column.index_select(0, by_slot).to(index_dtype),
+        slot_entry=(slot_entry if entry is None else entry.index_select(0, slot_entry)).to(index_dtype),
         slot_ptr=slot_ptr,
         items=items,
         splits=splits,
@@ -174,7 +189,7 @@ def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]
     device = win_ptr.device
     length = win_ptr.diff()
     pieces = ((length + max_blocks - 1) // max_blocks).clamp(min=1)
-    window = torch.arange(length.shape[0], device=device).repeat_interleave(pieces)
+    window = torch.repeat_interleave(pieces)
     first_item = exclusive_scan(pieces)
     piece = torch.arange(window.shape[0], device=device) - first_item.index_select(0, window)
     begin = win_ptr.index_select(0, window) + piece * max_blocks
@@ -189,6 +204,18 @@ def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]
     splits = torch.stack([split, first_partial[split], first_partial[split + 1]], dim=1)
     partial_window = window[is_split[window]]
     return items.to(torch.int32).contiguous(), splits.to(torch.int32).contiguous(), partial_window.to(torch.int32)
+
+
+def integer_below(limit: int) -> torch.dtype:
+    """The narrowest index type that holds every integer below ``limit``: half the width sorts in half the time."""
+    return torch.int32 if limit <= 2**31 else torch.int64
+
+
+def entries_of(rowptr: Tensor, rows: Tensor, num_entries: int) -> Tensor:
+    """The entries of ``rows``, row after row, where ``rows`` hold ``num_entries`` together."""
+    counts = rowptr.diff().index_select(0, rows)
+    shift = rowptr.index_select(0, rows) - exclusive_scan(counts)[:-1]
+    return torch.arange(num_entries, device=rowptr.device) + shift.repeat_interleave(counts, output_size=num_entries)
 
 
 def first_of_run(values: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .graph import TCGraph
+from .interop import as_graph
 from .interop.torch_sparse import is_sparse_tensor
 
 T = TypeVar("T")
@@ -91,12 +92,21 @@ class TCGraphCache:
         self._off: ContextVar[bool] = ContextVar("torch_tcgnn_cache_off", default=False)
         self._hits = self._misses = self._evictions = 0
 
-    def graph(self, adj: Any, num_nodes: int | tuple[int, int] | None = None, **options: Any) -> TCGraph:
-        """:func:`torch_tcgnn.as_graph` of ``adj``, built at most once; ``options`` are that function's."""
-        from .interop import as_graph
+    def graph(
+        self,
+        adj: Any,
+        num_nodes: int | tuple[int, int] | None = None,
+        weight: Tensor | None = None,
+        **options: Any,
+    ) -> TCGraph:
+        """:func:`torch_tcgnn.as_graph` of ``adj`` and ``weight``, built at most once; ``options`` are that function's."""
+
+        def build() -> TCGraph:
+            held = weight if weight is None or weight.requires_grad else weight.clone()  # lets the caller's go
+            return as_graph(adj, num_nodes, held, **options)
 
         key = ("graph", num_nodes, *sorted(options.items()))
-        return self.get((adj,), key, lambda: as_graph(adj, num_nodes, **options))
+        return self.get((adj,) if weight is None else (adj, weight), key, build)
 
     def get(self, objects: tuple[Any, ...], options: Hashable, build: Callable[[], T]) -> T:
         """The value ``build()`` gives for ``objects`` under ``options``, from memory where possible.

@@ -1,21 +1,33 @@
 """`TCGraph`: a graph translated once, used by every operator and layer.
 
-Flow is source → target as in PyG: ``edge_index[0]`` holds sources ``j``, ``edge_index[1]`` targets ``i``; row ``i`` of the
-adjacency holds the edges that enter node ``i``. Translation keeps the order of the input edges, duplicates and self loops.
+Flow is source → target as in PyG: ``edge_index[0]`` holds sources ``j``, ``edge_index[1]`` targets ``i``; row ``i`` of
+the adjacency holds the edges that enter node ``i``. Translation keeps the order of the input edges, duplicates and self
+loops.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from . import bitblock
 from .adjacency import Adjacency, compress, transpose
-from .cost import choose_path
+from .cost import paths_on
+from .graph_arguments import (
+    check_choice,
+    check_edge_index,
+    check_edge_weight,
+    check_ids,
+    check_rowptr,
+    check_sizes,
+)
 from .reorder import REORDERS, row_order
+from .row_plan import plan_rows
 from .stats import GraphStats, graph_stats
 
 Path = Literal["auto", "tc", "cuda"]
@@ -32,7 +44,7 @@ class TCGraph:
     Attributes:
         adjacency: rows are targets, columns are sources.
         num_cols: number of sources (``K`` of the operators).
-        weight: ``[E]`` or ``[E, H]`` edge weights in input order, or ``None``; operators use it when called without one.
+        weight: ``[E]`` or ``[E, H]`` edge weights in input order, or ``None``; operators called without one use it.
         path: ``"auto"``, ``"tc"`` (tensor cores) or ``"cuda"`` (CUDA cores) for kernels on a GPU.
         reorder: which rows share a tensor-core window; never changes results' places.
 
@@ -78,24 +90,27 @@ class TCGraph:
             validate: check ids (one synchronisation with the device).
 
         Raises:
-            ValueError: shape or dtype of ``edge_index``, an id out of range (the first such edge is named), a weight of the
-                wrong length, an unknown ``flow``, ``reorder`` or ``path``.
-            TypeError: ``edge_weight`` is not floating point.
+            ValueError: shape or dtype of ``edge_index``, an id out of range (the first such edge is named), a weight of
+                the wrong length, an unknown ``flow``, ``reorder`` or ``path``.
+            TypeError: ``edge_weight`` is not floating point, ``num_nodes`` is no count.
         """
-        _check_choice("flow", flow, ("source_to_target", "target_to_source"))
-        _check_choice("path", path, PATHS)
-        _check_choice("reorder", reorder, REORDERS)
-        _check_edge_index(edge_index)
-        if type(edge_index) is not Tensor:  # PyG's EdgeIndex and the like: only the ids matter here
-            edge_index = edge_index.as_subclass(Tensor)
-        num_cols, num_rows = _sizes(edge_index, num_nodes)
+        check_choice("flow", flow, ("source_to_target", "target_to_source"))
+        check_choice("path", path, PATHS)
+        check_choice("reorder", reorder, REORDERS)
+        check_edge_index(edge_index)
+        if hasattr(edge_index, "as_tensor"):  # PyG's EdgeIndex: only the ids matter here
+            edge_index = edge_index.as_tensor()
+        if num_nodes is None:
+            num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+        num_cols, num_rows = check_sizes("num_nodes", sizes)
         source, target = (0, 1) if flow == "source_to_target" else (1, 0)
         if flow == "target_to_source":
             num_cols, num_rows = num_rows, num_cols
         if validate:
-            _check_ids(edge_index, source, num_cols)
-            _check_ids(edge_index, target, num_rows)
-        _check_weight(edge_weight, edge_index.shape[1], edge_index.device)
+            check_ids(edge_index, source, num_cols)
+            check_ids(edge_index, target, num_rows)
+        check_edge_weight("edge_weight", edge_weight, edge_index.shape[1], edge_index.device)
         adjacency = compress(edge_index[target], edge_index[source], num_rows, num_cols)
         return cls(adjacency, num_cols, edge_weight, path, reorder)
 
@@ -126,18 +141,18 @@ class TCGraph:
             ValueError: ``rowptr`` does not start at 0, decreases, or does not end at ``E``; an id is out of range.
             TypeError: ``rowptr`` or ``col`` is not integer.
         """
-        _check_choice("path", path, PATHS)
-        _check_choice("reorder", reorder, REORDERS)
+        check_choice("path", path, PATHS)
+        check_choice("reorder", reorder, REORDERS)
         if validate:
             check_rowptr(rowptr, col)
         num_rows = rowptr.shape[0] - 1
-        if size is not None and size[0] != num_rows:
-            raise ValueError(f"size {size} has {size[0]} rows, but rowptr describes {num_rows}")
-        num_cols = num_rows if size is None else size[1]
-        row = torch.arange(num_rows, device=col.device).repeat_interleave(rowptr.long().diff(), output_size=col.shape[0])
+        num_cols, named_rows = check_sizes("size", (num_rows, num_rows) if size is None else tuple(reversed(size)))
+        if named_rows != num_rows:
+            raise ValueError(f"size must have {num_rows} rows, as rowptr has, got {size}")
+        row = torch.repeat_interleave(rowptr.long().diff(), output_size=col.shape[0])
         if validate:
-            _check_ids(torch.stack([col.long(), row]), 0, num_cols, name="col")
-        _check_weight(value, col.shape[0], col.device)
+            check_ids(torch.stack([col.long(), row]), 0, num_cols, name="col")
+        check_edge_weight("value", value, col.shape[0], col.device)
         return cls(compress(row, col, num_rows, num_cols), num_cols, value, path, reorder)
 
     @property
@@ -173,10 +188,11 @@ class TCGraph:
     def blocks(self) -> bitblock.BitBlocks:
         """Tensor-core blocks of the adjacency (windows of 8 rows), built on first use."""
         if "blocks" not in self._derived:
-            order = row_order(self.adjacency, self.num_cols, self.reorder)
-            self._derived["blocks"] = bitblock.build(
-                self.adjacency.rowptr, self.adjacency.col, self.num_cols, row_order=order
-            )
+            with torch.inference_mode(False):  # training may use what inference built
+                order = row_order(self.adjacency, self.num_cols, self.reorder)
+                self._derived["blocks"] = bitblock.build(
+                    self.adjacency.rowptr, self.adjacency.col, self.num_cols, row_order=order
+                )
         return self._derived["blocks"]
 
     @property
@@ -187,38 +203,43 @@ class TCGraph:
         return self._derived["stats"]
 
     def operands(self) -> list[Tensor]:
-        """The adjacency as the tensor list that operators take, with blocks where the tensor-core path will use them."""
+        """The tensor list that operators take: the adjacency and what the kernels of :attr:`path` need, built once.
+
+        Under ``torch.compile`` a graph that was not used before is passed as bare rows: the portable kernels run.
+        """
         if "operands" not in self._derived:
-            tensors = self.adjacency.tensors()
             if torch.compiler.is_compiling():
-                return tensors
-            if choose_path(self.path, self.device) == "tc":
-                tensors = tensors + self.blocks.tensors()
-            self._derived["operands"] = tensors
+                return self.adjacency.tensors()
+            paths = paths_on(self.path, self.device)
+            with torch.inference_mode(False):
+                plan = plan_rows(self.adjacency.rowptr) if "cuda" in paths else None
+            blocks = self.blocks if "tc" in paths else None
+            self._derived["operands"] = replace(self.adjacency, plan=plan, blocks=blocks).tensors()
         return self._derived["operands"]
 
     def t(self) -> TCGraph:
         """The reversed graph, with the same edge numbers; built once, and ``g.t().t() is g``."""
         if "t" not in self._derived:
-            flipped = TCGraph(
-                transpose(self.adjacency, self.num_cols), self.num_rows, self.weight, self.path, self.reorder
-            )
             if torch.compiler.is_compiling():
-                return flipped
+                adjacency = transpose(self.adjacency, self.num_cols)
+                return TCGraph(adjacency, self.num_rows, self.weight, self.path, self.reorder)
+            with torch.inference_mode(False):  # training may use what inference built
+                adjacency = transpose(self.adjacency, self.num_cols)
+            flipped = TCGraph(adjacency, self.num_rows, self.weight, self.path, self.reorder)
             if flipped.adjacency.col is self.adjacency.col and "blocks" in self._derived:
                 flipped._derived["blocks"] = self._derived["blocks"]
             flipped._derived["t"] = self
             self._derived["t"] = flipped
         return self._derived["t"]
 
-    def to(self, device: torch.device | str) -> TCGraph:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TCGraph:
         """A copy on ``device``; derived structure is rebuilt there on need. Returns itself when already there."""
         device = torch.device(device)
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         a = self.adjacency
-        moved = Adjacency(a.rowptr.to(device), a.col.to(device), a.edge.to(device))
-        weight = None if self.weight is None else self.weight.to(device)
+        moved = Adjacency(*(t.to(device, non_blocking=non_blocking) for t in (a.rowptr, a.col, a.edge)))
+        weight = None if self.weight is None else self.weight.to(device, non_blocking=non_blocking)
         return TCGraph(moved, self.num_cols, weight, self.path, self.reorder)
 
     def with_weight(self, weight: Tensor | None) -> TCGraph:
@@ -227,7 +248,7 @@ class TCGraph:
         Args:
             weight: ``[E]`` or ``[E, H]`` floating point in input edge order, or ``None``.
         """
-        _check_weight(weight, self.num_edges, self.device)
+        check_edge_weight("weight", weight, self.num_edges, self.device)
         derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
         return TCGraph(self.adjacency, self.num_cols, weight, self.path, self.reorder, derived)
 
@@ -262,7 +283,10 @@ class TCGraph:
             weight = self.weight if self.weight is not None else torch.ones(self.num_edges, device=self.device)
             loop_weight = weight.new_full((self.num_rows, *weight.shape[1:]), fill)
             if remaining:
-                loop_weight = loop_weight.index_put((edge_index[0][~keep],), weight[~keep])
+                loop = (~keep).nonzero().view(-1)
+                last = loops.new_full((self.num_rows,), -1).scatter_reduce(0, edge_index[0][loop], loop, "amax")
+                node = (last >= 0).nonzero().view(-1)
+                loop_weight = loop_weight.index_put((node,), weight[last[node]])
             weight = torch.cat([weight[keep], loop_weight])
         edge_index = torch.cat([edge_index[:, keep], loops.expand(2, -1)], dim=1)
         return TCGraph.from_edge_index(
@@ -273,7 +297,7 @@ class TCGraph:
         """Symmetric normalisation ``D^-1/2 (A + I) D^-1/2`` with degrees over targets (Kipf & Welling, 2017).
 
         Args:
-            improved: loops of weight 2 (``A + 2I``).
+            improved: loops of weight 2 (``A + 2I``), whether or not the other edges carry weights.
             add_self_loops: ``False`` normalises the edges as they are.
 
         A node of degree zero gets weight 0. The result's :attr:`weight` is differentiable in this graph's weight.
@@ -315,65 +339,23 @@ class TCGraph:
         )
 
 
-def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
-    """Raise where ``rowptr`` is not a monotone pointer from 0 to ``len(col)``."""
-    for name, t in (("rowptr", rowptr), ("col", col)):
-        if t.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"{name} must be int32 or int64, got {t.dtype}")
-        if t.dim() != 1:
-            raise ValueError(f"{name} must have one dimension, got shape {tuple(t.shape)}")
-    if rowptr.numel() == 0:
-        raise ValueError("rowptr must have num_rows + 1 elements, got none")
-    if int(rowptr[0]) != 0:
-        raise ValueError(f"rowptr must start at 0, got {int(rowptr[0])}")
-    drop = (rowptr.diff() < 0).nonzero()
-    if drop.numel():
-        at = int(drop[0])
-        raise ValueError(f"rowptr must not decrease, got {int(rowptr[at])} then {int(rowptr[at + 1])} at row {at}")
-    if int(rowptr[-1]) != col.shape[0]:
-        raise ValueError(f"rowptr must end at the number of edges {col.shape[0]}, got {int(rowptr[-1])}")
+def _flatten(g: TCGraph) -> tuple[list[Tensor | None], list[int | str]]:
+    a = g.adjacency
+    return [a.rowptr, a.col, a.edge, g.weight], [g.num_cols, g.path, g.reorder]
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+def _unflatten(parts: Iterable[Any], context: list[Any]) -> TCGraph:
+    *adjacency, weight = parts
+    num_cols, path, reorder = context
+    return TCGraph(Adjacency(*adjacency), num_cols, weight, path, reorder)
 
 
-def _check_edge_index(edge_index: Tensor) -> None:
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"edge_index must be a Tensor, got {type(edge_index).__name__}")
-    if edge_index.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"edge_index must be int32 or int64, got {edge_index.dtype}")
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        raise ValueError(f"edge_index must have shape [2, num_edges], got {tuple(edge_index.shape)}")
+def _flatten_with_keys(g: TCGraph) -> tuple[list[tuple[GetAttrKey, Tensor | None]], list[int | str]]:
+    parts, context = _flatten(g)
+    return list(zip(map(GetAttrKey, ("rowptr", "col", "edge", "weight")), parts)), context
 
 
-def _sizes(edge_index: Tensor, num_nodes: int | tuple[int, int] | None) -> tuple[int, int]:
-    if num_nodes is None:
-        num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
-    if len(sizes) != 2 or any(n < 0 for n in sizes):
-        raise ValueError(f"num_nodes must be a count or (num_sources, num_targets), got {num_nodes}")
-    if max(sizes) >= 2**31:
-        raise ValueError(f"num_nodes must be below 2**31 (column ids are int32), got {max(sizes)}")
-    return sizes
-
-
-def _check_ids(edge_index: Tensor, which: int, size: int, name: str = "edge_index") -> None:
-    ids = edge_index[which]
-    if ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size):
-        return
-    bad = int(((ids < 0) | (ids >= size)).nonzero()[0])
-    pair = tuple(edge_index[:, bad].tolist())
-    raise ValueError(f"{name} holds node {int(ids[bad])} in edge {bad} {pair}, but valid ids are 0 to {size - 1}")
-
-
-def _check_weight(weight: Tensor | None, num_edges: int, device: torch.device) -> None:
-    if weight is None:
-        return
-    if not weight.is_floating_point():
-        raise TypeError(f"edge weights must be floating point, got {weight.dtype}")
-    if weight.dim() not in (1, 2) or weight.shape[0] != num_edges:
-        raise ValueError(f"edge weights must have shape [{num_edges}] or [{num_edges}, H], got {tuple(weight.shape)}")
-    if weight.device != device:
-        raise ValueError(f"edge weights are on {weight.device}, the graph is on {device}: move one of them")
+register_pytree_node(
+    TCGraph, _flatten, _unflatten, flatten_with_keys_fn=_flatten_with_keys, serialized_type_name="torch_tcgnn.TCGraph"
+)
+torch.serialization.add_safe_globals([TCGraph])

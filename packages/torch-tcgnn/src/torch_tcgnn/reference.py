@@ -54,9 +54,18 @@ def gatv2_logits(row: Tensor, col: Tensor, left: Tensor, right: Tensor, att: Ten
     return (leaky_relu(hidden if edge is None else hidden + edge, slope) * att).sum(-1)
 
 
-def attention(row: Tensor, col: Tensor, value: Tensor, logits: Tensor, num_rows: int) -> Tensor:
-    """``out[i] = Σ softmax_i(logits)[e] · value[col[e]]``; ``value`` is ``[K, H, F]``, ``logits`` ``[E, H]``."""
-    return spmm(row, col, value, edge_softmax(row, logits, num_rows), num_rows)
+def dot_logits(row: Tensor, col: Tensor, query: Tensor, key: Tensor, edge: Tensor | None, scale: float) -> Tensor:
+    """Transformer (Shi 2021, eq. 3): ``scale · <query[i], key[j] (+ edge)>``; ``[·, H, D]`` to ``[E, H]``."""
+    keys = key[col]
+    return scale * (query[row] * (keys if edge is None else keys + edge)).sum(-1)
+
+
+def attention(
+    row: Tensor, col: Tensor, value: Tensor, logits: Tensor, num_rows: int, edge: Tensor | None = None
+) -> Tensor:
+    """``out[i] = Σ softmax_i(logits)[e] · (value[col[e]] (+ edge[e]))``; ``value`` is ``[K, H, F]``, ``logits`` ``[E, H]``."""
+    message = value[col] if edge is None else value[col] + edge
+    return segment_sum(row, message * edge_softmax(row, logits, num_rows).unsqueeze(-1), num_rows)
 
 
 def to_dense(row: Tensor, col: Tensor, weight: Tensor | None, num_rows: int, num_cols: int) -> Tensor:

@@ -46,6 +46,8 @@ def _rcm(adjacency: Adjacency) -> Tensor:
         from scipy.sparse.csgraph import reverse_cuthill_mckee
     except ImportError as error:
         raise ImportError("reorder='rcm' needs SciPy: pip install 'torch-tcgnn[scipy]'") from error
+    if adjacency.num_rows == 0:  # SciPy asks for the largest of no degrees
+        return adjacency.col.new_empty(0, dtype=torch.int64)
     rowptr, col = adjacency.rowptr.cpu().numpy(), adjacency.col.cpu().numpy()
     ones = torch.ones(adjacency.num_edges, dtype=torch.int8).numpy()
     pattern = csr_matrix((ones, col, rowptr), shape=(adjacency.num_rows,) * 2)
@@ -69,8 +71,9 @@ def _lsh(adjacency: Adjacency) -> Tensor:
 def _community(adjacency: Adjacency) -> Tensor:
     """Group rows by label propagation; inside a community, rows that share their smallest neighbours are adjacent."""
     row, col = adjacency.rows(), adjacency.col.long()
-    num_rows = adjacency.num_rows
-    label = torch.arange(num_rows, device=col.device)
+    between = row != col  # with a self loop, a row's own label would outvote neighbours that still disagree
+    row, col = row[between], col[between]
+    label = torch.arange(adjacency.num_rows, device=col.device)
     for _ in range(PROPAGATION_ROUNDS):
         label = _most_common_label(row, label[col], label)
     order = _lsh(adjacency)

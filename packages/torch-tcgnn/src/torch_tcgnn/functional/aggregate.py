@@ -44,7 +44,7 @@ def spmm(
             follows ``torch.backends.cuda.matmul.allow_tf32``.
 
     Returns:
-        ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``.
+        ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``. A float16 sum beyond 65504, that of a mean included, is Inf.
 
     Raises:
         ValueError: a shape, device or choice that does not fit.
@@ -71,20 +71,21 @@ def spmm(
         adj, _ = operands(g)
         return torch.ops.torch_tcgnn.spmm_extremum(adj, x, weight, reduce == "max")[0]
     out = _sum(g, x, weight, resolve_precision(precision, x))
-    return out / _degree(g, out) if reduce == "mean" else out
+    return _divide(out, g) if reduce == "mean" else out
 
 
 def _sum(g: TCGraph, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
     adj, adj_t = operands(g, x, weight)
     if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: heads are just features
-        flat = torch.ops.torch_tcgnn.spmm(adj, adj_t, x.reshape(x.shape[0], -1), weight, precision)
+        flat = torch.ops.torch_tcgnn.spmm(adj, adj_t, x.flatten(1), weight, precision)
         return flat.view(g.num_rows, *x.shape[1:])
     return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision)
 
 
-def _degree(g: TCGraph, like: Tensor) -> Tensor:
-    degree = g.adjacency.rowptr.diff().clamp(min=1).to(like.dtype)
-    return degree.view(-1, *[1] * (like.dim() - 1))
+def _divide(total: Tensor, g: TCGraph) -> Tensor:
+    """Row sums to row means; float16 cannot hold the degree of a hub, so degrees are float32 or better."""
+    degree = g.adjacency.rowptr.diff().clamp(min=1).to(torch.promote_types(total.dtype, torch.float32))
+    return (total / degree.view(-1, *[1] * (total.dim() - 1))).to(total.dtype)
 
 
 def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Precision | None = None) -> Tensor:
@@ -182,7 +183,7 @@ def segment(g: TCGraph, values: Tensor, reduce: Reduce = "sum") -> Tensor:
     adj = operands(g)[0]
     if reduce in ("sum", "mean"):
         out = torch.ops.torch_tcgnn.segment_sum(adj, values)
-        return out / _degree(g, out) if reduce == "mean" else out
+        return _divide(out, g) if reduce == "mean" else out
     index = gather_dst(g, torch.arange(g.num_rows, device=g.device))
     index = index.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
     out = values.new_zeros(g.num_rows, *values.shape[1:])

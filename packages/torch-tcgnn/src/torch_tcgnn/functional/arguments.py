@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..graph import TCGraph
+from ..graph_arguments import check_choice
 
 Precision = Literal["ieee", "tf32"]
 Reduce = Literal["sum", "mean", "max", "min"]
@@ -16,7 +17,7 @@ REDUCES: tuple[Reduce, ...] = ("sum", "mean", "max", "min")
 
 
 def operands(g: TCGraph, *inputs: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensor lists of a graph and, where a gradient will flow to any of ``inputs``, of its transpose (else empty)."""
+    """The tensor lists of a graph and, where a gradient will flow to one of ``inputs``, of its transpose."""
     backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     return g.operands(), g.t().operands() if backward else []
 
@@ -28,11 +29,6 @@ def resolve_precision(precision: Precision | None, x: Tensor) -> Precision:
         return "tf32" if allowed else "ieee"
     check_choice("precision", precision, PRECISIONS)
     return precision
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_rows(name: str, t: Tensor, rows: int, g: TCGraph) -> None:

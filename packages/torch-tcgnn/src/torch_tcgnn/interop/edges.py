@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..graph import TCGraph
+from ..graph import TCGraph, check_edge_index, check_ids
 
 Loops = Literal["keep", "sum", "replace"]
 """What becomes of a loop that exists when loops are added: its weight is kept, added to, or replaced."""
@@ -35,6 +35,17 @@ class Edges:
     num_sources: int | None
     num_targets: int | None
     loops: Loops = "keep"
+
+    def check(self) -> None:
+        """Check shape, dtype and ids (one synchronisation with the device).
+
+        Raises:
+            ValueError: not integer ``[2, E]``, or an id out of range.
+        """
+        check_edge_index(self.edge_index)
+        for which, size in enumerate((self.num_sources, self.num_targets)):
+            if size is not None:
+                check_ids(self.edge_index, which, size)
 
     def graph(self, *, reorder: str = "none", path: str = "auto", validate: bool = True) -> TCGraph:
         """Translate."""

@@ -19,8 +19,8 @@ def read_edge_index(edge_index: Tensor, num_nodes: int | tuple[int, int] | None,
             sizes = edge_index.sparse_size()  # pyright: ignore[reportAttributeAccessIssue]
     else:
         sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
-    if type(edge_index) is not Tensor:
-        edge_index = edge_index.as_subclass(Tensor)
+    if is_edge_index(edge_index):
+        edge_index = edge_index.as_tensor()  # pyright: ignore[reportAttributeAccessIssue]
     if flow == "target_to_source":
         edge_index, sizes = edge_index.flip(0), sizes[::-1]
     return Edges(edge_index, None, sizes[0], sizes[1])

@@ -28,7 +28,8 @@ def read_torch_sparse_layout(adj_t: Tensor, num_nodes: int | tuple[int, int] | N
         row, col, value = expand(adj_t.crow_indices()), adj_t.col_indices(), adj_t.values()
     else:
         row, col, value = adj_t.row_indices(), expand(adj_t.ccol_indices()), adj_t.values()
-    weight = unless_ones(value if value.is_floating_point() else value.to(torch.get_default_dtype()))
+    value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+    weight = unless_ones(value if value.requires_grad else value.clone())  # a view would keep the matrix alive
     return Edges(torch.stack([col.long(), row.long()]), weight, num_sources, num_targets, "sum")
 
 

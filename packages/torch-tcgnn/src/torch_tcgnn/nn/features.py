@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -85,27 +87,36 @@ def flat(x: Tensor, name: str) -> Tensor:
     return x
 
 
-def aggregate(g: TCGraph, x: Tensor, how: Passing) -> Tensor:
-    """Aggregate ``[..., K, F]`` features over ``g`` (its weights included): ``[..., M, F · number of aggregations]``."""
+def aggregate(g: TCGraph, x: Tensor, how: Passing, weight: Tensor | None = None) -> Tensor:
+    """Aggregate ``[..., K, F]`` features over ``g``, under ``weight`` ``[E]`` or the graph's own.
+
+    Returns ``[..., M, F · number of aggregations]``.
+    """
     lead = x.shape[:-2]
-    rows = x if x.dim() == 2 else x.movedim(-2, 0).reshape(x.shape[-2], -1)
+    rows = x if x.dim() == 2 else x.movedim(-2, 0).flatten(1)
     outs = []
     for reduce in how.reduces:
-        out = spmm(g, rows, reduce=reduce, precision=how.precision)
+        out = spmm(g, rows, weight, reduce=reduce, precision=how.precision)
         if x.dim() != 2:
             out = out.view(out.shape[0], *lead, x.shape[-1]).movedim(0, -2)
         outs.append(out)
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
 
 
-def aggregate_then_map(g: TCGraph, x: Tensor, how: Passing, lin: torch.nn.Module) -> Tensor:
+def aggregate_then_map(
+    g: TCGraph, x: Tensor, how: Passing, lin: Any, weight: Tensor | None = None
+) -> Tensor:
     """``lin(aggregate(x))``, in the cheaper order where both give the same: sums and means commute with a matrix."""
-    weight, bias = getattr(lin, "weight", None), getattr(lin, "bias", None)
+    if commutes(lin, how) and lin.weight.shape[0] < lin.weight.shape[1]:
+        out = aggregate(g, linear(x, lin.weight), how, weight)
+        return out if lin.bias is None else out + lin.bias
+    return lin(aggregate(g, x, how, weight))
+
+
+def commutes(lin: Any, how: Passing) -> bool:
+    """Whether aggregating before the matrix of ``lin`` gives what aggregating after it gives."""
     plain = type(lin).__name__ == "Linear" and not (lin._forward_hooks or lin._forward_pre_hooks)
-    if plain and how.reduces in (("sum",), ("mean",)) and weight is not None and weight.shape[0] < weight.shape[1]:
-        out = aggregate(g, linear(x, weight), how)
-        return out if bias is None else out + bias
-    return lin(aggregate(g, x, how))
+    return plain and how.reduces in (("sum",), ("mean",))
 
 
 def _describe(x: object) -> str:

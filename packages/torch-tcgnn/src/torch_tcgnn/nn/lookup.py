@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -10,46 +10,44 @@ from torch import Tensor
 
 from .. import cache
 from ..graph import Flow, TCGraph
-from ..interop import as_graph, read_edges
+from ..interop import as_graph
 
 T = TypeVar("T")
 
 
-def remembered(adj: Any, extra: Tensor | None, options: Hashable, build: Callable[[], T]) -> T:
-    """``build()``, at most once for the same ``adj``, ``extra`` and ``options``.
+def remembered(
+    adj: Any, extra: Tensor | None, size: tuple[int, int], flow: Flow, options: tuple, build: Callable[[], T]
+) -> T:
+    """``build()``, at most once for the same ``adj``, ``extra``, ``size``, ``flow`` and ``options``.
 
-    What is derived from a ``TCGraph`` alone stays with that graph. ``torch.compile`` sees what is already there, and
-    otherwise traces ``build`` into the program.
+    What is derived from a ``TCGraph`` alone stays with that graph. ``torch.compile`` sees what is already there of an
+    unweighted graph, and otherwise traces ``build`` into the program.
     """
-    if isinstance(adj, TCGraph) and extra is None and not _differentiable(adj.weight):
-        key = (options, None if adj.weight is None else adj.weight._version)
-        found = adj._derived.get(key)
-        if found is not None:
-            return found
-        if torch.compiler.is_compiling():
-            return build()
-        with torch.inference_mode(False), torch.no_grad():
-            return adj._derived.setdefault(key, build())
     if torch.compiler.is_compiling():
-        return build()
-    return cache.get((adj,) if extra is None else (adj, extra), options, build)
+        reads = isinstance(adj, TCGraph) and extra is None and adj.weight is None
+        found = adj._derived.get(options) if reads else None
+        return build() if found is None else found[1]
+    if not isinstance(adj, TCGraph) or extra is not None or not _constant(adj.weight):
+        return cache.get((adj,) if extra is None else (adj, extra), (*options, size, flow), build)
+    version = 0 if adj.weight is None else adj.weight._version
+    found = adj._derived.get(options)
+    if found is None or found[0] != version:
+        with torch.inference_mode(False), torch.no_grad():
+            found = (version, build())
+        adj._derived[options] = found
+    return found[1]
 
 
-def plain_graph(adj: Any, size: tuple[int, int], flow: Flow, weight: Tensor | None = None) -> TCGraph:
-    """The graph of ``adj`` with ``(num_sources, num_targets)`` nodes, under ``weight`` or the values ``adj`` carries."""
+def plain_graph(adj: Any, size: tuple[int, int], flow: Flow) -> TCGraph:
+    """The graph of ``adj``, its own values as weights, with ``(num_sources, num_targets)`` nodes."""
     if isinstance(adj, TCGraph):
-        return as_graph(adj, size, weight)
+        return as_graph(adj, size)
     validate = not torch.compiler.is_compiling()
-    if size[0] == size[1] and flow == "target_to_source":
-        size = size[::-1]
-    graph = remembered(
-        adj, None, ("plain", size, flow), lambda: as_graph(adj, size, flow=flow, validate=validate)
-    )
-    return graph if weight is None else graph.with_weight(weight)
+    return remembered(adj, None, size, flow, ("plain",), lambda: as_graph(adj, size, flow=flow, validate=validate))
 
 
-def edge_weights(adj: Any, weight: Tensor | None, num_edges: int, name: str) -> Tensor | None:
-    """``weight``, else the values ``adj`` carries, as ``[E]``.
+def edge_weights(weight: Tensor | None, num_edges: int, name: str) -> Tensor | None:
+    """A caller's ``edge_weight`` as ``[E]``, or ``None``.
 
     Raises:
         TypeError: weights are not floating point.
@@ -64,5 +62,6 @@ def edge_weights(adj: Any, weight: Tensor | None, num_edges: int, name: str) -> 
     return weight.reshape(-1)
 
 
-def _differentiable(weight: Tensor | None) -> bool:
-    return weight is not None and weight.requires_grad and torch.is_grad_enabled()
+def _constant(weight: Tensor | None) -> bool:
+    """Whether edits of ``weight`` are counted and nothing differentiates through it."""
+    return weight is None or not (weight.is_inference() or (weight.requires_grad and torch.is_grad_enabled()))

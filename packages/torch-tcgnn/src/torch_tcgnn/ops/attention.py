@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -48,7 +49,9 @@ class Form:
         tensors = ", ".join(f"Tensor {operand}" for operand in self.operands)
         return f"Tensor[] adj, Tensor[] adj_t, {tensors}, Tensor? edge, float {self.factor}, float dropout, Tensor seed"
 
-    def compose(self, adj: list[Tensor], adj_t: list[Tensor], tensors: list[Any], factor: float, dropout: float, seed: Tensor) -> Tensor:
+    def compose(
+        self, adj: list[Tensor], adj_t: list[Tensor], tensors: list[Any], factor: float, dropout: float, seed: Tensor
+    ) -> Tensor:
         """The output, from operators that differentiate any number of times."""
         weight = attention_weights(adj, self.logits(adj, adj_t, *tensors, factor), dropout, seed)
         return weighted_values(adj, adj_t, weight, tensors[self.value], tensors[3] if self.edge_in_value else None)
@@ -72,21 +75,23 @@ def _register(form: Form) -> None:
     torch.library.register_autograd(f"{NAMESPACE}::{forward}", _derivative(form), setup_context=_save, lib=LIBRARY)
 
 
-def _kernel(family: str, name: str) -> Callable[..., Any]:
-    module = import_module(f"...kernels.{family}.attention_{name.removesuffix('_backward').removesuffix('_attention')}", __name__)
-    return getattr(module, name)
+@cache
+def _kernel_module(family: str, form: str) -> Any:
+    """The module that holds a form's kernels, imported at its first call: Triton's need triton."""
+    return import_module(f"..kernels.{family}.attention_{form}", __package__)
 
 
 def _forward_kernel(family: str, form: str) -> Callable[..., tuple[Tensor, Tensor]]:
     def kernel(adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tuple[Tensor, Tensor]:
-        return _kernel(family, f"{form}_attention")(Adjacency.unpack(adj), *operands)
+        run = getattr(_kernel_module(family, form), f"{form}_attention")
+        return run(Adjacency.unpack(adj), *operands)
 
     return kernel
 
 
 def _backward_kernel(family: str, form: str) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
     def kernel(adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        run = _kernel(family, f"{form}_attention_backward")
+        run = getattr(_kernel_module(family, form), f"{form}_attention_backward")
         return run(Adjacency.unpack(adj), Adjacency.unpack(adj_t), *operands)
 
     return kernel

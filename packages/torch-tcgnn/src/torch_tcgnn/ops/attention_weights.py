@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from ..kernels.dropout import dropped
+from ..kernels.dropout import dropout_factor
 
 
 def additive_logits(
-    adj: list[Tensor], adj_t: list[Tensor], value: Tensor, source: Tensor, target: Tensor, edge: Tensor | None, slope: float
+    adj: list[Tensor],
+    adj_t: list[Tensor],
+    value: Tensor,
+    source: Tensor,
+    target: Tensor,
+    edge: Tensor | None,
+    slope: float,
 ) -> Tensor:
     """``[E, H]``: ``LeakyReLU(source[j] + target[i] (+ edge))``."""
     return leaky_relu(_pair_sum(adj, adj_t, source, target, edge), slope)
@@ -40,8 +46,10 @@ def dot_logits(
 
 def attention_weights(adj: list[Tensor], logits: Tensor, dropout: float, seed: Tensor) -> Tensor:
     """``[E, H]`` in input edge order: softmax over the edges of each target, then dropout."""
+    weight = torch.ops.torch_tcgnn.edge_softmax(adj, logits)
     edges = torch.arange(logits.shape[0], device=logits.device)
-    return dropped(torch.ops.torch_tcgnn.edge_softmax(adj, logits), seed, edges, dropout)
+    factor = dropout_factor(seed, edges, logits.shape[1], dropout, logits.dtype)
+    return weight if factor is None else weight * factor
 
 
 def weighted_values(

@@ -1,7 +1,8 @@
 """What the three attention kernels of the CPU share: rows in chunks, softmax of a chunk, sums and products at its entries.
 
-Nothing of the size of all edges is held but edge gradients that were asked for: a chunk has at most
-:data:`CHUNK_ELEMENTS` elements (more only where one row is longer). float16 and bfloat16 are computed in float32.
+A chunk has at most :data:`CHUNK_ELEMENTS` elements (more only where one row is longer). Nothing of the size of all edges is
+held but edge gradients that were asked for and, on graphs where they take at most :data:`HELD_BYTES`, what backward's
+first pass found at the edges. float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from ..dropout import dropped
+from ..dropout import dropout_factor
 from .extremum import row_chunks
 from .sddmm import sampled_product
 from .spmm import gather_sum
 
-CHUNK_ELEMENTS = 1 << 19
-"""Elements of one temporary of a chunk (2 MiB of float32)."""
+CHUNK_ELEMENTS = 1 << 18
+"""Elements of one temporary of a chunk (1 MiB of float32)."""
+HELD_BYTES = 32 << 20
+"""Most memory for weights and gradients of logits that the second pass of backward finds ready."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +59,7 @@ class Chunk:
         """``[rows, ...]``: sum of ``[e, ...]`` entries by row."""
         identity = torch.arange(self.col.shape[0], dtype=self.rowptr.dtype)
         flat = entries.reshape(self.col.shape[0], -1)
-        return gather_sum(self.rowptr, identity, flat, None).view(-1, *entries.shape[1:])
+        return gather_sum(self.rowptr, identity, flat, None).view(self.last - self.first, *entries.shape[1:])
 
     def weighted_sum(self, weight: Tensor, tables: Tensor) -> Tensor:
         """``[rows, H, F]``: ``Σ weight[e, h] · tables[h, col[e]]`` for ``[H, K, F]`` tables."""
@@ -67,7 +70,7 @@ class Chunk:
     def product(self, rows: Tensor, tables: Tensor) -> Tensor:
         """``[e, H]``: ``<rows[row], tables[:, col]>`` for two tables ``[H, ·, D]``, the first of all rows."""
         heads = [sampled_product(self.rowptr, self.col, a[self.rows], b) for a, b in zip(rows, tables)]
-        return torch.stack(heads, dim=1) if heads else tables.new_zeros(self.col.shape[0], 0)
+        return torch.stack(heads).t().contiguous() if heads else tables.new_zeros(self.col.shape[0], 0)
 
 
 def chunks(adjacency: Adjacency, width: int) -> Iterator[Chunk]:
@@ -121,7 +124,9 @@ def aggregate(
         weight = entries.sub_(top.index_select(0, chunk.row)).exp_()
         total = chunk.total(weight)
         lse[chunk.rows] = total.log() + top
-        weight = dropped(weight, seed, chunk.edge, dropout)
+        factor = dropout_factor(seed, chunk.edge, heads, dropout, dtype)
+        if factor is not None:
+            weight *= factor
         message = chunk.weighted_sum(weight, tables)
         if edge_value is not None:
             message += chunk.total(weight.unsqueeze(-1) * edge_value.index_select(0, chunk.edge).to(dtype))
@@ -138,6 +143,7 @@ class Saved:
         grad: ``[H, M, F]`` gradient of the output.
         lse: ``[M, H]``; −inf is stored as +inf, so that a target without neighbours gives weights of 0.
         delta: ``[M, H]``: ``<grad, out>``, the mean of the weights' gradients under the softmax.
+        held: ``[E, H]`` weights after dropout and gradients of logits, by input edge; ``None`` where they are too large.
     """
 
     grad: Tensor
@@ -145,22 +151,42 @@ class Saved:
     delta: Tensor
     dropout: float
     seed: Tensor
+    held: tuple[Tensor, Tensor] | None
 
     @classmethod
-    def of(cls, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
+    def of(cls, num_edges: int, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
         delta = (grad.detach().to(lse.dtype) * out.to(lse.dtype)).sum(-1)
-        return cls(
-            by_head(grad, lse.dtype), lse.masked_fill(lse == float("-inf"), float("inf")), delta, dropout, seed
-        )
+        held = None
+        if 2 * num_edges * lse.shape[1] * lse.element_size() <= HELD_BYTES:
+            held = lse.new_empty(num_edges, lse.shape[1]), lse.new_empty(num_edges, lse.shape[1])
+        lse = lse.masked_fill(lse == float("-inf"), float("inf"))
+        return cls(by_head(grad, lse.dtype), lse, delta, dropout, seed, held)
 
-    def entries(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor, *, by_row: bool) -> tuple[Tensor, Tensor]:
-        """Weights after dropout and gradient of the logits, both ``[e, H]``.
+    def at_rows(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights after dropout and gradient of the logits, both ``[e, H]``, where targets are the chunk's rows.
 
-        ``by_row``: targets are the rows of the chunk (else its columns). ``grad_weight`` is the gradient of the weights
-        after dropout; both it and ``logits`` are overwritten.
+        ``grad_weight`` is the gradient of the weights after dropout; both it and ``logits`` are overwritten.
         """
-        at_targets = chunk.at_rows if by_row else chunk.at_cols
+        found = self._entries(chunk, logits, grad_weight, chunk.at_rows)
+        if self.held is not None:
+            edge = chunk.edge.long()
+            for held, entries in zip(self.held, found):
+                held.index_copy_(0, edge, entries)
+        return found
+
+    def at_cols(self, chunk: Chunk, recompute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """The same where targets are the chunk's columns; ``recompute`` gives ``logits`` and ``grad_weight``."""
+        if self.held is not None:
+            weight, grad_logits = self.held
+            return weight.index_select(0, chunk.edge), grad_logits.index_select(0, chunk.edge)
+        return self._entries(chunk, *recompute(), chunk.at_cols)
+
+    def _entries(
+        self, chunk: Chunk, logits: Tensor, grad_weight: Tensor, at_targets: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         alpha = logits.sub_(at_targets(self.lse)).exp_()
-        grad_alpha = dropped(grad_weight, self.seed, chunk.edge, self.dropout)
-        grad_logits = grad_alpha.sub_(at_targets(self.delta)).mul_(alpha)
-        return dropped(alpha, self.seed, chunk.edge, self.dropout), grad_logits
+        factor = dropout_factor(self.seed, chunk.edge, alpha.shape[1], self.dropout, alpha.dtype)
+        if factor is not None:
+            grad_weight *= factor
+        grad_logits = grad_weight.sub_(at_targets(self.delta)).mul_(alpha)
+        return alpha if factor is None else alpha.mul_(factor), grad_logits

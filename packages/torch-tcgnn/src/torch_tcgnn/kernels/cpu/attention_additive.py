@@ -25,7 +25,7 @@ def additive_attention(
     source, target = source.detach().to(dtype), target.detach().to(dtype)
 
     def logits(chunk: Chunk) -> Tensor:
-        return leaky_relu(_raw(chunk, target, source, edge), slope)
+        return leaky_relu(_raw(chunk, target, source, edge), slope, inplace=True)
 
     return aggregate(adjacency, value, logits, dtype, value.shape[1], dropout, seed)
 
@@ -46,25 +46,23 @@ def additive_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, source, target and edge (empty where there is no edge operand)."""
     dtype, heads = lse.dtype, value.shape[1]
-    saved = Saved.of(grad, out, lse, dropout, seed)
+    saved = Saved.of(adjacency.num_edges, grad, out, lse, dropout, seed)
     values = by_head(value, dtype)
     wide_source, wide_target = source.detach().to(dtype), target.detach().to(dtype)
-    grad_value, grad_source, grad_target = (
-        t.new_zeros(t.shape) for t in (value, source, target)
-    )
+    grad_value, grad_source, grad_target = (t.new_zeros(t.shape) for t in (value, source, target))
     grad_edge = value.new_empty(0) if edge is None else edge.new_empty(edge.shape)
     for chunk in chunks(adjacency, heads):
         raw = _raw(chunk, wide_target, wide_source, edge)
-        grad_weight = chunk.product(saved.grad, values)
-        _, grad_logits = saved.entries(chunk, leaky_relu(raw, slope), grad_weight, by_row=True)
+        _, grad_logits = saved.at_rows(chunk, leaky_relu(raw, slope), chunk.product(saved.grad, values))
         grad_raw = _through_leaky(grad_logits, raw, slope)
         grad_target[chunk.rows] = chunk.total(grad_raw).to(target.dtype)
         if edge is not None:
             grad_edge.index_copy_(0, chunk.edge.long(), grad_raw.to(edge.dtype))
     for chunk in chunks(transposed, heads):
         raw = _raw(chunk, wide_source, wide_target, edge)
-        grad_weight = chunk.product(values, saved.grad)
-        weight, grad_logits = saved.entries(chunk, leaky_relu(raw, slope), grad_weight, by_row=False)
+        weight, grad_logits = saved.at_cols(
+            chunk, lambda: (leaky_relu(raw, slope), chunk.product(values, saved.grad))  # noqa: B023
+        )
         grad_source[chunk.rows] = chunk.total(_through_leaky(grad_logits, raw, slope)).to(source.dtype)
         grad_value[chunk.rows] = chunk.weighted_sum(weight, saved.grad).to(value.dtype)
     return grad_value, grad_source, grad_target, grad_edge
@@ -77,4 +75,5 @@ def _raw(chunk: Chunk, by_row: Tensor, by_col: Tensor, edge: Tensor | None) -> T
 
 
 def _through_leaky(grad: Tensor, raw: Tensor, slope: float) -> Tensor:
-    return torch.where(raw > 0, grad, grad * slope)
+    """Gradient before the LeakyReLU, in the place of ``raw``."""
+    return torch.ops.aten.leaky_relu_backward.grad_input(grad, raw, slope, False, grad_input=raw)

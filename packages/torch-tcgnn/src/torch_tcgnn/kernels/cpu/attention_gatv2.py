@@ -47,7 +47,7 @@ def gatv2_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of left, right, att and edge (empty where there is no edge operand)."""
     dtype, width = lse.dtype, att.numel()
-    saved = Saved.of(grad, out, lse, dropout, seed)
+    saved = Saved.of(adjacency.num_edges, grad, out, lse, dropout, seed)
     wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
     lefts = by_head(left, dtype)
     grad_left, grad_right = (t.new_zeros(t.shape) for t in (left, right))
@@ -56,18 +56,18 @@ def gatv2_attention_backward(
     for chunk in chunks(adjacency, width):
         hidden = _hidden(chunk, wide_right, wide_left, edge)
         active = leaky_relu(hidden, slope)
-        grad_weight = chunk.product(saved.grad, lefts)
-        _, grad_logits = saved.entries(chunk, (active * wide_att).sum(-1), grad_weight, by_row=True)
-        grad_att += torch.einsum("ehc,eh->hc", active, grad_logits)
+        _, grad_logits = saved.at_rows(chunk, (active * wide_att).sum(-1), chunk.product(saved.grad, lefts))
+        grad_att += active.mul_(grad_logits.unsqueeze(-1)).sum(0)
         grad_hidden = _through_leaky(grad_logits, hidden, wide_att, slope)
         grad_right[chunk.rows] = chunk.total(grad_hidden).to(right.dtype)
         if edge is not None:
             grad_edge.index_copy_(0, chunk.edge.long(), grad_hidden.to(edge.dtype))
     for chunk in chunks(transposed, width):
         hidden = _hidden(chunk, wide_left, wide_right, edge)
-        logits = (leaky_relu(hidden, slope) * wide_att).sum(-1)
-        grad_weight = chunk.product(lefts, saved.grad)
-        weight, grad_logits = saved.entries(chunk, logits, grad_weight, by_row=False)
+        weight, grad_logits = saved.at_cols(
+            chunk,
+            lambda: (leaky_relu(hidden, slope).mul_(wide_att).sum(-1), chunk.product(lefts, saved.grad)),  # noqa: B023
+        )
         total = chunk.total(_through_leaky(grad_logits, hidden, wide_att, slope))
         grad_left[chunk.rows] = total.add_(chunk.weighted_sum(weight, saved.grad)).to(left.dtype)
     return grad_left, grad_right, grad_att.to(att.dtype), grad_edge
@@ -80,6 +80,6 @@ def _hidden(chunk: Chunk, by_row: Tensor, by_col: Tensor, edge: Tensor | None) -
 
 
 def _through_leaky(grad_logits: Tensor, hidden: Tensor, att: Tensor, slope: float) -> Tensor:
-    """``[e, H, C]`` gradient of the hidden vector."""
-    slopes = torch.where(hidden > 0, att, att * slope)
-    return slopes.mul_(grad_logits.unsqueeze(-1))
+    """``[e, H, C]`` gradient before the LeakyReLU, in the place of ``hidden``."""
+    grad = grad_logits.unsqueeze(-1) * att
+    return torch.ops.aten.leaky_relu_backward.grad_input(grad, hidden, slope, False, grad_input=hidden)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
 from .spmm import REDUCED
+
+with warnings.catch_warnings():  # PyTorch says once a process that CSR tensors are beta; ours stay in this file
+    warnings.simplefilter("ignore")
+    torch.empty(0, 0, layout=torch.sparse_csr, device="cpu")
 
 
 def sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
@@ -16,9 +22,7 @@ def sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
     if a.dim() == 2:
         entries = sampled_product(adjacency.rowptr, adjacency.col, left, right)
     else:
-        heads = [
-            sampled_product(adjacency.rowptr, adjacency.col, left[:, h], right[:, h]) for h in range(a.shape[1])
-        ]
+        heads = [sampled_product(adjacency.rowptr, adjacency.col, left[:, h], right[:, h]) for h in range(a.shape[1])]
         entries = torch.stack(heads, dim=1) if heads else left.new_zeros(adjacency.num_edges, 0)
     return adjacency.to_edges(entries.to(a.dtype))
 

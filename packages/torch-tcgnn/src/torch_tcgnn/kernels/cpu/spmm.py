@@ -1,7 +1,7 @@
 """Sparse × dense on the CPU.
 
-A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag computes;
-PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32.
+A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag
+computes; PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Tensor:
 
 def segment_sum(adjacency: Adjacency, edge_values: Tensor) -> Tensor:
     """``[M, ...]``: sum of ``[E, ...]`` values in input edge order over the edges of each row."""
-    flat = edge_values.reshape(adjacency.num_edges, -1)
+    flat = edge_values.unsqueeze(1) if edge_values.dim() == 1 else edge_values.flatten(1)
     column = adjacency.edge
     if column.numel() == 0:
         column = torch.arange(adjacency.num_edges, dtype=adjacency.rowptr.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +21,8 @@ class Config:
     """One compilation of the kernel (see the macros in its source)."""
 
     type: int
-    vec: int
     units: int
-    step: int
+    stages: int
     weighted: bool
     ieee: bool
     aligned: bool
@@ -31,14 +31,19 @@ class Config:
     @property
     def tile(self) -> int:
         """Features of one warp."""
-        return self.units * 8 * self.vec
+        return self.units * (32 if self.type == 0 else 64)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one thread block: a ring for each warp."""
+        rows = 8 if self.type == 0 else 16
+        return WARPS * self.stages * rows * self.units * 128
 
     def macros(self) -> tuple[tuple[str, str], ...]:
         return (
             ("TYPE", str(self.type)),
-            ("VEC", str(self.vec)),
             ("UNITS", str(self.units)),
-            ("STEP", str(self.step)),
+            ("STAGES", str(self.stages)),
             ("WEIGHTED", str(int(self.weighted))),
             ("IEEE", str(int(self.ieee))),
             ("ALIGNED", str(int(self.aligned))),
@@ -54,18 +59,20 @@ def supports(x: Tensor) -> bool:
 
 @functools.cache
 def configure(
-    dtype: torch.dtype, width: int, alignment: int, weighted: bool, precision: str, wide_index: bool
+    dtype: torch.dtype, width: int, aligned: bool, weighted: bool, precision: str, wide_index: bool
 ) -> Config:
-    """The configuration for rows of ``width`` features that start at multiples of ``alignment`` bytes."""
-    size = dtype.itemsize
-    vectors = (4, 2) if dtype == torch.float32 else (8, 4, 2)
-    aligned = [v for v in vectors if width % v == 0 and alignment % (v * size) == 0 and (width >= 8 * v or v == 2)]
-    vec = aligned[0] if aligned else 2
-    units = 2 if width > 8 * vec else 1
-    words = vec * size // 4
-    step = max(1, (4 if size == 4 else 2) // (units * words // 2 or 1))
+    """The configuration for rows of ``width`` features; ``aligned``: they start at multiples of 16 bytes."""
+    units = 1 if width * dtype.itemsize <= 128 else 2
+    stages = 4 if units == 1 else 2  # a deeper ring costs occupancy: measured on an H200
     ieee = precision == "ieee" and dtype == torch.float32
-    return Config(TYPES[dtype], vec, units, step, weighted, ieee, bool(aligned), wide_index)
+    return Config(TYPES[dtype], units, stages, weighted, ieee, aligned, wide_index)
+
+
+@functools.cache
+def _kernels(config: Config, device: int) -> tuple[Any, Any]:
+    names = ("bitblock_spmm", "bitblock_combine")
+    first, second = (nvrtc.kernel("bitblock_spmm.cu", config.macros(), name, device) for name in names)
+    return first, second
 
 
 def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
@@ -81,7 +88,7 @@ def multiply(
     adjacency: Adjacency, x: Tensor, entry_values: Tensor | None, precision: str, config: Config | None = None
 ) -> Tensor:
     """As :func:`spmm`, with values in entry order and, for tuning, a fixed configuration."""
-    from cuda.core import LaunchConfig, launch
+    from cuda.core import launch
 
     blocks = adjacency.blocks
     assert blocks is not None
@@ -95,18 +102,18 @@ def multiply(
     if values is not None:
         values = values.to(x.dtype).contiguous()
     if config is None:
-        alignment = 16 if x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 else x.element_size()
+        aligned = x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 and width * x.element_size() % 16 == 0
         wide = adjacency.rowptr.dtype == torch.int64
-        config = configure(x.dtype, width, alignment, values is not None, precision, wide)
-    module = nvrtc.load("bitblock_spmm.cu", config.macros(), x.get_device())
+        config = configure(x.dtype, width, aligned, values is not None, precision, wide)
+    spmm_kernel, combine_kernel = _kernels(config, x.get_device())
     stream = nvrtc.TorchStream(x.device)
     num_items = blocks.items.shape[0]
     num_splits = blocks.splits.shape[0]
     partial = x.new_empty(blocks.partial_window.shape[0] * 8 * heads * width, dtype=torch.float32)
-    row_order = blocks.row_order.data_ptr() if blocks.row_order.numel() else 0
+    row_order = nvrtc.address(blocks.row_order)
     grid = (-(-num_items // WARPS), -(-width // config.tile), heads)
     launch(
-        stream, LaunchConfig(grid=grid, block=32 * WARPS), module.get_kernel("bitblock_spmm"),
+        stream, nvrtc.launch_config(grid, 32 * WARPS, config.shared_bytes), spmm_kernel,
         blocks.items.data_ptr(), num_items, blocks.block_col.data_ptr(), blocks.block_mask.data_ptr(),
         blocks.block_slot.data_ptr(), 0 if values is None else values.data_ptr(), row_order, x.data_ptr(),
         heads * width, out.data_ptr(), heads * width, partial.data_ptr(), adjacency.num_rows,
@@ -114,7 +121,7 @@ def multiply(
     )  # fmt: skip
     if num_splits:
         launch(
-            stream, LaunchConfig(grid=(num_splits, 8, 1), block=128), module.get_kernel("bitblock_combine"),
+            stream, nvrtc.launch_config((num_splits, 8, 1), 128), combine_kernel,
             blocks.splits.data_ptr(), partial.data_ptr(), row_order, out.data_ptr(), adjacency.num_rows,
             heads * width,
         )  # fmt: skip

@@ -1,10 +1,11 @@
 // out = A @ X on tensor cores, A in bit blocks (windows of 8 rows, blocks of 8 condensed columns).
 //
-// One warp computes one work item: up to 32 blocks of one window, times a tile of UNITS * 8 * VEC features. The product
-// is formed transposed, out^T[f, r] += X^T[f, k] A^T[k, r], so that the window is the 8-wide side of the MMA (the swap of
-// FlashSparse, PPoPP 2025) and features are its 16-wide side. Which feature an MMA row stands for is free: lane group g
-// (lane / 4) takes VEC neighbouring features 8-fold strided, so that X is gathered straight into fragments with full-width
-// loads, 8 lanes a row, and the accumulators leave as full-width stores: no shared memory, no transposition.
+// One warp computes one work item, a run of blocks of one window, times a tile of UNITS * 128 bytes of features. The
+// product is formed transposed, out^T[f, r] += X^T[f, k] A^T[k, r], so that the window is the 8-wide side of the MMA (the
+// swap of FlashSparse, PPoPP 2025) and features are its 16-wide side. Rows of X are gathered by asynchronous copies, 8
+// lanes to 128 neighbouring bytes, into a ring of shared memory that the warp owns; fragments are 16-byte reads of the
+// ring, free of bank conflicts by a swizzle. Which feature an MMA row stands for is free: lane group g (lane / 4) takes 16
+// neighbouring bytes, so the accumulators leave as 16-byte stores, without a transposition.
 //
 //   fp32:       m16n8k8 tf32, one block a step. IEEE splits x = hi + lo (and a weight likewise): products hi*hi + lo*hi
 //               (+ hi*lo where weighted), error about 2^-21. A 0/1 pattern is exact in tf32.
@@ -14,242 +15,185 @@
 // accumulators; the warp then recomputes its item entry by entry (rare, and exact in what it touches).
 //
 // Compiled once a configuration:
-//   TYPE 0 fp32, 1 fp16, 2 bf16   VEC features a lane owns   UNITS groups of 8*VEC features   STEP k-steps in flight
-//   WEIGHTED 0/1   IEEE 0/1 (fp32 only)   ALIGNED 0/1: rows start at multiples of VEC elements' bytes
+//   TYPE 0 fp32, 1 fp16, 2 bf16   UNITS tile in 128 bytes   STAGES of the ring   WEIGHTED 0/1   IEEE 0/1 (fp32 only)
+//   ALIGNED 0/1: rows start at multiples of 16 bytes   WARPS warps a block   SlotIndex int or long long
 
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef unsigned short u16;
+#include "element.cuh"
+#include "mma.cuh"
 
 #if TYPE == 0
-typedef float Element;
-#define BLOCKS 1   // blocks of a k-step
+#define BLOCKS 1                 // blocks of a step
+#define VEC 4                    // elements of 16 bytes
 #else
-typedef u16 Element;
 #define BLOCKS 2
+#define VEC 8
 #endif
-#define ROWS_LOADED (2 * BLOCKS)              // feature rows that one lane gathers in a k-step
-#if TYPE == 0
-#define WORDS VEC       // 32-bit registers of one lane's features of one row
-#else
-#define WORDS (VEC / 2)
-#endif
-#define MMAS (VEC / 2)                         // MMAs of a unit
+#define ROWS (8 * BLOCKS)        // feature rows gathered in a step
+#define PIECES (8 * UNITS)       // 16-byte pieces of a row of the tile
+#define ROW_BYTES (PIECES * 16)
+#define STAGE_BYTES (ROWS * ROW_BYTES)
+#define COPIES (ROWS * PIECES / 32)
+#define MMAS (VEC / 2)           // MMAs of a unit
 
-__device__ __forceinline__ float to_float(Element v) {
-#if TYPE == 0
-    return v;
-#elif TYPE == 1
-    float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f;
-#else
-    return __uint_as_float((u32)v << 16);
-#endif
-}
-
-__device__ __forceinline__ Element from_float(float f) {
-#if TYPE == 0
-    return f;
-#elif TYPE == 1
-    u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;
-#else
-    u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h;
-#endif
-}
-
-__device__ __forceinline__ u32 to_tf32(float f) {
-    u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(f)); return r;
-}
-
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if TYPE == 0
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#elif TYPE == 1
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#else
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-#endif
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-struct Graph {                  // see bitblock.BitBlocks
-    const int *items;           // [num_items, 4] window, first block, end block, partial row
-    const int *block_col;       // [num_blocks, 8]
-    const u64 *block_mask;      // [num_blocks]
-    const SlotIndex *block_slot;// [num_blocks + 1]
-    const Element *values;      // [num_slots, heads] or null
-    const int *row_order;       // [num_rows] or null
+struct Graph {                   // see bitblock.BitBlocks
+    const int *block_col;        // [num_blocks, 8]
+    const u64 *block_mask;       // [num_blocks]
+    const SlotIndex *block_slot; // [num_blocks + 1]
+    const Element *values;       // [num_slots, heads] or null
+    const int *row_order;        // [num_rows] or null
+    int heads, head;
 };
 
-struct Meta {                   // pattern of STEP k-steps, as one lane needs it
-    int col[STEP][ROWS_LOADED];
-    u64 mask[STEP][BLOCKS];
-#if WEIGHTED
-    SlotIndex slot[STEP][BLOCKS];
-#endif
-};
-
-struct Tile {                   // gathered features and pattern values of STEP k-steps
-    u32 x[STEP][ROWS_LOADED][UNITS][WORDS];
-    u32 a[STEP][2];             // fp32: bits of float; 16-bit types: two packed values
-};
-
-// Condensed columns that this lane gathers: fp32 t and t + 4 of one block, 16-bit 2t and 2t + 1 of two blocks.
-__device__ __forceinline__ int condensed(int row, int t) {
-    return BLOCKS == 1 ? t + 4 * row : 2 * t + (row & 1);
+// Byte offset of piece p of row r in a stage: the rows that eight neighbouring lanes read together use different banks.
+__device__ __forceinline__ u32 place_of(int r, int p) {
+    return r * ROW_BYTES + (p ^ (((TYPE == 0 ? r : r >> 1) & 3) * 2)) * 16;
 }
 
-__device__ __forceinline__ void load_meta(Meta &m, const Graph &graph, int block, int end, int t) {
+__device__ __forceinline__ int column_of(const Graph &graph, int block, int end, int lane) {
+    return lane < ROWS && block + lane / 8 < end ? __ldg(graph.block_col + (long long)block * 8 + lane) : -1;
+}
+
+struct Gather {                  // what a lane copies of every step: one piece of COPIES rows
+    const char *x;               // its piece in row 0 of X
+    u32 stride;                  // bytes of a row of X
+    int available;               // elements of the piece inside the width
+    u32 place[COPIES];           // byte offsets in a stage
+    int row[COPIES];
+
+    __device__ __forceinline__ Gather(const Element *features, long long x_stride, int tile, int width, int lane) {
+        int p = lane % PIECES;
+        available = width - tile - p * VEC;
+        x = (const char *)(features + (available > 0 ? tile + p * VEC : 0));
+        stride = (u32)x_stride * (u32)sizeof(Element);
 #pragma unroll
-    for (int s = 0; s < STEP; ++s) {
-#pragma unroll
-        for (int k = 0; k < BLOCKS; ++k) {
-            int b = block + s * BLOCKS + k;
-            m.mask[s][k] = b < end ? __ldg(graph.block_mask + b) : 0;
-#if WEIGHTED
-            m.slot[s][k] = b < end ? __ldg(graph.block_slot + b) : 0;
-#endif
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS_LOADED; ++r) {
-            int b = block + s * BLOCKS + (BLOCKS == 1 ? 0 : r / 2);
-            m.col[s][r] = b < end ? __ldg(graph.block_col + (long long)b * 8 + condensed(r, t)) : -1;
+        for (int i = 0; i < COPIES; ++i) {
+            row[i] = (lane + 32 * i) / PIECES;
+            place[i] = place_of(row[i], p);
         }
     }
-}
 
-__device__ __forceinline__ void load_features(u32 (&words)[WORDS], const Element *row, int feature, int width) {
+    // Starts copying the rows of one step; pieces of absent columns and past the width become zeros.
+    __device__ __forceinline__ void operator()(u32 stage, int columns) const {
+#pragma unroll
+        for (int i = 0; i < COPIES; ++i) {
+            int column = __shfl_sync(0xffffffffu, columns, row[i]);
+            bool present = column >= 0 && available > 0;
+            const char *from = x + (u64)(u32)max(column, 0) * stride;
 #if ALIGNED
-    if (feature < width) {
-#if WORDS == 4
-        uint4 v = __ldg((const uint4 *)(row + feature));
-        words[0] = v.x; words[1] = v.y; words[2] = v.z; words[3] = v.w;
-#elif WORDS == 2
-        uint2 v = __ldg((const uint2 *)(row + feature));
-        words[0] = v.x; words[1] = v.y;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(stage + place[i]), "l"(from), "r"(present ? 16 : 0)
+                         : "memory");
 #else
-        words[0] = __ldg((const u32 *)(row + feature));
-#endif
-    }
-#else
+            union { Element at[VEC]; u32 words[4]; } piece = {};
 #pragma unroll
-    for (int i = 0; i < VEC; ++i) {
-        if (feature + i < width) {
-#if TYPE == 0
-            words[i] = __float_as_uint(__ldg(row + feature + i));
-#else
-            words[i / 2] |= (u32)__ldg(row + feature + i) << (16 * (i & 1));
+            for (int j = 0; j < VEC; ++j)
+                if (present && j < available) piece.at[j] = ((const Element *)from)[j];
+            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(stage + place[i]), "r"(piece.words[0]),
+                         "r"(piece.words[1]), "r"(piece.words[2]), "r"(piece.words[3]) : "memory");
 #endif
         }
+        asm volatile("cp.async.commit_group;" ::: "memory");
     }
-#endif
-}
+};
 
 #if WEIGHTED
-__device__ __forceinline__ Element value_at(const Graph &graph, u64 mask, SlotIndex slot, int bit, int head, int heads) {
+__device__ __forceinline__ Element value_at(const Graph &graph, u64 mask, SlotIndex slot, int bit) {
     int rank = __popcll(mask & ((1ull << bit) - 1));
-    return __ldg(graph.values + (long long)(slot + rank) * heads + head);
+    return __ldg(graph.values + (long long)(slot + rank) * graph.heads + graph.head);
 }
 #endif
 
-__device__ __forceinline__ void load_tile(Tile &tile, const Meta &m, const Graph &graph, const Element *x,
-                                          long long x_stride, int feature, int width, int g, int t, int head, int heads) {
-#pragma unroll
-    for (int s = 0; s < STEP; ++s) {
-#pragma unroll
-        for (int r = 0; r < ROWS_LOADED; ++r) {
-            const Element *row = x + m.col[s][r] * x_stride;
-#pragma unroll
-            for (int u = 0; u < UNITS; ++u) {
-#pragma unroll
-                for (int w = 0; w < WORDS; ++w) tile.x[s][r][u][w] = 0;
-                if (m.col[s][r] >= 0) load_features(tile.x[s][r][u], row, feature + u * 8 * VEC, width);
-            }
-        }
+// The two registers of A^T that a lane feeds to the MMAs of a step.
+__device__ __forceinline__ void pattern(u32 (&a)[2], const Graph &graph, int block, int end, int g, int t) {
+    a[0] = a[1] = 0;
 #if TYPE == 0
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            int bit = g * 8 + t + 4 * k;
-            bool present = (m.mask[s][0] >> bit) & 1;
+    if (block >= end) return;
 #if WEIGHTED
-            tile.a[s][k] = present ? __float_as_uint(value_at(graph, m.mask[s][0], m.slot[s][0], bit, head, heads)) : 0;
+    u64 mask = __ldg(graph.block_mask + block);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+        int bit = g * 8 + t + 4 * k;
+        if ((mask >> bit) & 1) a[k] = __float_as_uint(value_at(graph, mask, __ldg(graph.block_slot + block), bit));
+    }
 #else
-            tile.a[s][k] = present ? 0x3f800000u : 0;
+    u32 bits = __ldg((const u32 *)(graph.block_mask + block) + (g >> 2)) >> ((g & 3) * 8 + t);
+    a[0] = bits & 1 ? 0x3f800000u : 0;
+    a[1] = bits & 16 ? 0x3f800000u : 0;
 #endif
-        }
 #else
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            int bit = g * 8 + 2 * t;
-            u32 low = (u32)(m.mask[s][k] >> bit) & 1, high = (u32)(m.mask[s][k] >> (bit + 1)) & 1;
+    for (int k = 0; k < 2; ++k) {
+        if (block + k >= end) return;
 #if WEIGHTED
-            u32 v = 0;
-            if (low) v = value_at(graph, m.mask[s][k], m.slot[s][k], bit, head, heads);
-            if (high) v |= (u32)value_at(graph, m.mask[s][k], m.slot[s][k], bit + 1, head, heads) << 16;
-            tile.a[s][k] = v;
+        int bit = g * 8 + 2 * t;
+        u64 mask = __ldg(graph.block_mask + block + k);
+        SlotIndex slot = __ldg(graph.block_slot + block + k);
+        if ((mask >> bit) & 1) a[k] = value_at(graph, mask, slot, bit);
+        if ((mask >> bit) & 2) a[k] |= (u32)value_at(graph, mask, slot, bit + 1) << 16;
 #else
-            const u32 one = TYPE == 1 ? 0x3c00u : 0x3f80u;
-            tile.a[s][k] = low * one + high * (one << 16);
-#endif
-        }
+        const u32 one = TYPE == 1 ? 0x3c00u : 0x3f80u;
+        u32 bits = __ldg((const u32 *)(graph.block_mask + block + k) + (g >> 2)) >> ((g & 3) * 8 + 2 * t);
+        a[k] = (bits & 1) * one + (bits >> 1 & 1) * (one << 16);
 #endif
     }
+#endif
 }
 
-__device__ __forceinline__ void multiply(float (&acc)[UNITS][MMAS][4], const Tile &tile) {
-#pragma unroll
-    for (int s = 0; s < STEP; ++s) {
+__device__ __forceinline__ uint4 fragment(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
+// `stage` points at the lane's first fragment: row t (fp32) or 2t (16-bit), piece g.
+__device__ __forceinline__ void multiply(float (&acc)[UNITS][MMAS][4], u32 stage, const u32 (&a)[2]) {
 #if TYPE == 0
-#if WEIGHTED
-        float w0 = __uint_as_float(tile.a[s][0]), w1 = __uint_as_float(tile.a[s][1]);
-        u32 b0 = to_tf32(w0), b1 = to_tf32(w1);
+#if WEIGHTED && IEEE
+    u32 b0 = truncate_tf32(a[0]), b1 = truncate_tf32(a[1]), rest0 = rest_of(a[0], b0), rest1 = rest_of(a[1], b1);
+#elif WEIGHTED
+    u32 b0 = to_tf32(a[0]), b1 = to_tf32(a[1]);
+#else
+    u32 b0 = a[0], b1 = a[1];
+#endif
+#endif
+#pragma unroll
+    for (int u = 0; u < UNITS; ++u) {
+#if TYPE == 0
+        uint4 first = fragment(stage + u * 128), second = fragment(stage + u * 128 + 4 * ROW_BYTES);
+        const u32 v[2][4] = {{first.x, first.y, second.x, second.y}, {first.z, first.w, second.z, second.w}};
+#pragma unroll
+        for (int j = 0; j < MMAS; ++j) {
+            u32 hi[4];
 #if IEEE
-        u32 rest0 = to_tf32(w0 - __uint_as_float(b0)), rest1 = to_tf32(w1 - __uint_as_float(b1));
+#pragma unroll
+            for (int i = 0; i < 4; ++i) hi[i] = truncate_tf32(v[j][i]);
+            mma(acc[u][j], rest_of(v[j][0], hi[0]), rest_of(v[j][1], hi[1]), rest_of(v[j][2], hi[2]), rest_of(v[j][3], hi[3]),
+                b0, b1);
+#if WEIGHTED
+            mma(acc[u][j], hi[0], hi[1], hi[2], hi[3], rest0, rest1);
 #endif
 #else
-        u32 b0 = tile.a[s][0], b1 = tile.a[s][1];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) hi[i] = to_tf32(v[j][i]);
 #endif
-#pragma unroll
-        for (int u = 0; u < UNITS; ++u) {
-#pragma unroll
-            for (int j = 0; j < MMAS; ++j) {
-                float v[4] = {__uint_as_float(tile.x[s][0][u][2 * j]), __uint_as_float(tile.x[s][0][u][2 * j + 1]),
-                              __uint_as_float(tile.x[s][1][u][2 * j]), __uint_as_float(tile.x[s][1][u][2 * j + 1])};
-                u32 hi[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) hi[i] = to_tf32(v[i]);
-#if IEEE
-                u32 lo[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) lo[i] = __float_as_uint(v[i] - __uint_as_float(hi[i]));
-                mma(acc[u][j], lo, b0, b1);
-#if WEIGHTED
-                mma(acc[u][j], hi, rest0, rest1);
-#endif
-#endif
-                mma(acc[u][j], hi, b0, b1);
-            }
+            mma(acc[u][j], hi[0], hi[1], hi[2], hi[3], b0, b1);
         }
 #else
+        uint4 even0 = fragment(stage + u * 128), odd0 = fragment(stage + u * 128 + ROW_BYTES);
+        uint4 even1 = fragment(stage + u * 128 + 8 * ROW_BYTES), odd1 = fragment(stage + u * 128 + 9 * ROW_BYTES);
+        const u32 e0[4] = {even0.x, even0.y, even0.z, even0.w}, o0[4] = {odd0.x, odd0.y, odd0.z, odd0.w};
+        const u32 e1[4] = {even1.x, even1.y, even1.z, even1.w}, o1[4] = {odd1.x, odd1.y, odd1.z, odd1.w};
 #pragma unroll
-        for (int u = 0; u < UNITS; ++u) {
-#pragma unroll
-            for (int j = 0; j < MMAS; ++j) {
-                u32 a[4] = {__byte_perm(tile.x[s][0][u][j], tile.x[s][1][u][j], 0x5410),
-                            __byte_perm(tile.x[s][0][u][j], tile.x[s][1][u][j], 0x7632),
-                            __byte_perm(tile.x[s][2][u][j], tile.x[s][3][u][j], 0x5410),
-                            __byte_perm(tile.x[s][2][u][j], tile.x[s][3][u][j], 0x7632)};
-                mma(acc[u][j], a, tile.a[s][0], tile.a[s][1]);
-            }
-        }
+        for (int j = 0; j < MMAS; ++j)
+            mma(acc[u][j], __byte_perm(e0[j], o0[j], 0x5410), __byte_perm(e0[j], o0[j], 0x7632),
+                __byte_perm(e1[j], o1[j], 0x5410), __byte_perm(e1[j], o1[j], 0x7632), a[0], a[1]);
 #endif
     }
 }
 
 struct Output {
-    Element *out;               // first feature of the head
+    Element *out;                // first feature of the head
     long long stride;
-    float *partial;             // [partial rows * 8, heads, width], of this head
+    float *partial;              // [partial rows * 8, heads, width], of this head
     long long partial_stride;
     const int *row_order;
     int num_rows, width;
@@ -257,7 +201,7 @@ struct Output {
 
 // Entry by entry, for items that met Inf or NaN; each lane serves the rows and features that its accumulators held.
 __device__ __noinline__ void recompute(const Graph &graph, const Output &to, int4 work, const Element *x, long long x_stride,
-                                       int feature, int t, int head, int heads) {
+                                       int feature, int t) {
     for (int n = 0; n < UNITS * VEC * 2; ++n) {
         int f = feature + n / (2 * VEC) * 8 * VEC + n / 2 % VEC, r = 2 * t + (n & 1), place = work.x * 8 + r;
         if (f >= to.width) continue;
@@ -267,46 +211,62 @@ __device__ __noinline__ void recompute(const Graph &graph, const Output &to, int
             for (int c = 0; c < 8; ++c) {
                 int bit = r * 8 + c;
                 if (!((mask >> bit) & 1)) continue;
-                float value = to_float(x[graph.block_col[(long long)b * 8 + c] * x_stride + f]);
+                float value = to_sum(x[graph.block_col[(long long)b * 8 + c] * x_stride + f]);
 #if WEIGHTED
-                value *= to_float(value_at(graph, mask, graph.block_slot[b], bit, head, heads));
+                value *= to_sum(value_at(graph, mask, graph.block_slot[b], bit));
 #endif
                 sum += value;
             }
         }
         if (work.w >= 0) to.partial[((long long)work.w * 8 + r) * to.partial_stride + f] = sum;
-        else if (place < to.num_rows) to.out[(to.row_order ? to.row_order[place] : place) * to.stride + f] = from_float(sum);
+        else if (place < to.num_rows) to.out[(to.row_order ? to.row_order[place] : place) * to.stride + f] = from_sum(sum);
     }
 }
 
 // Grid: x work items (WARPS a thread block), y feature tiles (slow: one slab of X stays in L2), z heads.
+// items [num_items, 4]: window, first block, end block, partial row or -1.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 bitblock_spmm(const int *items, long long num_items, const int *block_col, const u64 *block_mask, const SlotIndex *block_slot,
               const Element *values, const int *row_order, const Element *x, long long x_stride, Element *out,
               long long out_stride, float *partial, long long num_rows, long long width64, long long heads64) {
-    int width = (int)width64, heads = (int)heads64;
-    int item = blockIdx.x * WARPS + threadIdx.x / 32;
+    extern __shared__ uint4 rings[];
+    int width = (int)width64, heads = (int)heads64, head = blockIdx.z;
+    long long item = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
     if (item >= num_items) return;
-    Graph graph{items, block_col, block_mask, block_slot, values, row_order};
-    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, head = blockIdx.z;
+    int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    Graph graph{block_col, block_mask, block_slot, values, row_order, heads, head};
     int4 work = __ldg((const int4 *)items + item);
-    int window = work.x, begin = work.y, end = work.z;
-    int feature = blockIdx.y * (UNITS * 8 * VEC) + g * VEC;
+    int end = work.z, tile = blockIdx.y * (PIECES * VEC), feature = tile + g * VEC;
     x += (long long)head * width;
-    out += (long long)head * width;
-    partial += (long long)head * width;
+    u32 ring = (u32)__cvta_generic_to_shared(rings) + threadIdx.x / 32 * (STAGES * STAGE_BYTES);
+    Gather gather(x, x_stride, tile, width, lane);
 
+    // Columns are fetched a step before their rows, rows STAGES - 1 steps before their product.
+    int ahead = work.y, columns = column_of(graph, ahead, end, lane);
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        int current = columns;
+        columns = column_of(graph, ahead + BLOCKS, end, lane);
+        gather(ring + s * STAGE_BYTES, current);
+        ahead += BLOCKS;
+    }
+    u32 a[2], a_next[2];
+    pattern(a, graph, work.y, end, g, t);
     float acc[UNITS][MMAS][4] = {};
-    Meta meta;
-    Tile now, next;
-    load_meta(meta, graph, begin, end, t);
-    load_tile(now, meta, graph, x, x_stride, feature, width, g, t, head, heads);
-    load_meta(meta, graph, begin + STEP * BLOCKS, end, t);
-    for (int block = begin; block < end; block += STEP * BLOCKS) {
-        load_tile(next, meta, graph, x, x_stride, feature, width, g, t, head, heads);
-        load_meta(meta, graph, block + 2 * STEP * BLOCKS, end, t);
-        multiply(acc, now);
-        now = next;
+    u32 mine = place_of(TYPE == 0 ? t : 2 * t, g), read = 0, write = (STAGES - 1) * STAGE_BYTES;
+    for (int block = work.y; block < end; block += BLOCKS) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        __syncwarp();
+        int current = columns;
+        columns = column_of(graph, ahead + BLOCKS, end, lane);
+        gather(ring + write, current);
+        ahead += BLOCKS;
+        pattern(a_next, graph, block + BLOCKS, end, g, t);
+        multiply(acc, ring + read + mine, a);
+        a[0] = a_next[0];
+        a[1] = a_next[1];
+        read = read == (STAGES - 1) * STAGE_BYTES ? 0 : read + STAGE_BYTES;
+        write = write == (STAGES - 1) * STAGE_BYTES ? 0 : write + STAGE_BYTES;
     }
 
     bool poisoned = false;
@@ -316,9 +276,10 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
         for (int j = 0; j < MMAS; ++j)
 #pragma unroll
             for (int i = 0; i < 4; ++i) poisoned |= acc[u][j][i] != acc[u][j][i];
-    Output to{out, out_stride, partial, (long long)heads * width, row_order, (int)num_rows, width};
+    Output to{out + (long long)head * width, out_stride, partial + (long long)head * width, (long long)heads * width,
+              row_order, (int)num_rows, width};
     if (__any_sync(0xffffffffu, poisoned)) {
-        recompute(graph, to, work, x, x_stride, feature, t, head, heads);
+        recompute(graph, to, work, x, x_stride, feature, t);
         return;
     }
 
@@ -328,37 +289,25 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
         if (f >= width) continue;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            int place = window * 8 + 2 * t + half;
-            if (work.w < 0 && place >= num_rows) continue;
-            if (work.w >= 0) {   // part of a split window: [partial row, heads, width] float
+            int place = work.x * 8 + 2 * t + half;
+            if (work.w >= 0) {   // part of a split window
                 float *row = to.partial + ((long long)work.w * 8 + 2 * t + half) * to.partial_stride + f;
 #pragma unroll
                 for (int i = 0; i < VEC; ++i)
                     if (ALIGNED || f + i < width) row[i] = acc[u][i / 2][2 * (i & 1) + half];
                 continue;
             }
+            if (place >= num_rows) continue;
             Element *row = to.out + (long long)(row_order ? row_order[place] : place) * to.stride + f;
-#if ALIGNED
-            u32 words[WORDS];
+            Element result[VEC];
 #pragma unroll
-            for (int w = 0; w < WORDS; ++w) {
-#if TYPE == 0
-                words[w] = __float_as_uint(acc[u][w / 2][2 * (w & 1) + half]);
-#else
-                words[w] = (u32)from_float(acc[u][w][half]) | (u32)from_float(acc[u][w][2 + half]) << 16;
-#endif
-            }
-#if WORDS == 4
-            *(uint4 *)row = make_uint4(words[0], words[1], words[2], words[3]);
-#elif WORDS == 2
-            *(uint2 *)row = make_uint2(words[0], words[1]);
-#else
-            *(u32 *)row = words[0];
-#endif
+            for (int i = 0; i < VEC; ++i) result[i] = from_sum(acc[u][i / 2][2 * (i & 1) + half]);
+#if ALIGNED
+            *(uint4 *)row = *(uint4 *)result;
 #else
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
-                if (f + i < width) row[i] = from_float(acc[u][i / 2][2 * (i & 1) + half]);
+                if (f + i < width) row[i] = result[i];
 #endif
         }
     }
@@ -376,6 +325,6 @@ bitblock_combine(const int *splits, const float *partial, const int *row_order, 
     for (long long f = threadIdx.x; f < row_width; f += blockDim.x) {
         float sum = 0;
         for (int p = first; p < last; ++p) sum += partial[((long long)p * 8 + blockIdx.y) * row_width + f];
-        out[row * row_width + f] = from_float(sum);
+        out[row * row_width + f] = from_sum(sum);
     }
 }

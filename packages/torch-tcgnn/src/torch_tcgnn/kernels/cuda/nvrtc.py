@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import warnings
 from importlib import resources, util
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ...cache_dir import cache_dir
 
 INSTALL = "pip install 'torch-tcgnn[cuda]'"
 
@@ -33,14 +36,6 @@ def unavailable() -> str | None:
     return None
 
 
-def cache_dir() -> Path:
-    """Where compiled kernels are kept."""
-    root = os.environ.get("TORCH_TCGNN_CACHE")
-    if root:
-        return Path(root)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torch_tcgnn"
-
-
 def compile_cubin(source: str, macros: tuple[tuple[str, str], ...], arch: str) -> bytes:
     """Machine code of a source file of this package.
 
@@ -55,7 +50,7 @@ def compile_cubin(source: str, macros: tuple[tuple[str, str], ...], arch: str) -
     from cuda.bindings import nvrtc
     from cuda.core import Program, ProgramOptions
 
-    text = resources.files(__package__).joinpath(source).read_text()
+    text = read_source(source)
     version = nvrtc.nvrtcVersion()[1:]
     key = hashlib.sha256(repr((text, macros, arch, version)).encode()).hexdigest()
     path = cache_dir() / f"{Path(source).stem}-{key[:32]}.cubin"
@@ -69,6 +64,12 @@ def compile_cubin(source: str, macros: tuple[tuple[str, str], ...], arch: str) -
         raise RuntimeError(f"{source} did not compile for {arch} with {dict(macros)}:\n{error}") from error
     _write(path, key, bytes(code))
     return bytes(code)
+
+
+def read_source(name: str) -> str:
+    """A source file beside this module, its ``#include "…"`` lines replaced by the files they name."""
+    text = resources.files(__package__).joinpath(name).read_text()
+    return re.sub(r'^#include "(.+)"$', lambda match: read_source(match[1]), text, flags=re.MULTILINE)
 
 
 def _read(path: Path, key: str) -> bytes | None:
@@ -101,13 +102,31 @@ def _warn_unwritable(folder: str, error: str) -> None:
 
 
 @functools.cache
-def load(source: str, macros: tuple[tuple[str, str], ...], device: int) -> Any:
-    """The loaded module of a configuration on one GPU (``cuda.core.ObjectCode``)."""
+def kernel(source: str, macros: tuple[tuple[str, str], ...], name: str, device: int) -> Any:
+    """One kernel of a configuration, loaded on one GPU (``cuda.core.Kernel``)."""
+    return _module(source, macros, device).get_kernel(name)
+
+
+@functools.cache
+def _module(source: str, macros: tuple[tuple[str, str], ...], device: int) -> Any:
     from cuda.core import Device, ObjectCode
 
     Device(device).set_current()
     major, minor = torch.cuda.get_device_capability(device)
     return ObjectCode.from_cubin(compile_cubin(source, macros, f"sm_{major}{minor}"))
+
+
+@functools.lru_cache(maxsize=4096)
+def launch_config(grid: tuple[int, int, int], block: int, shared_bytes: int = 0) -> Any:
+    """A launch shape, kept because graphs are used many times."""
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where a tensor's data is; 0 for an empty one, which the kernels read as absent."""
+    return tensor.data_ptr() if tensor.numel() else 0
 
 
 class TorchStream:

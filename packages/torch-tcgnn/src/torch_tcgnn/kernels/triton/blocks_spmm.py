@@ -17,11 +17,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .tile import MAX_FEATURES, on_device, power_of_two, rows_of
+from .tile import MAX_FEATURES, on_device, power_of_two, rows_of, vector
 
 STEP = 4
 """Blocks of a step: 32 gathered rows."""
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @triton.jit
@@ -48,21 +47,26 @@ def pattern(values, bits, slot, place, DTYPE: tl.constexpr):
     place = place.to(tl.int64)
     present = ((bits >> place) & 1) != 0
     if values is None:
-        return present.to(DTYPE)
-    below = bits & ((tl.full(place.shape, 1, tl.int64) << place) - 1)
-    return tl.load(values + slot + popcount(below), mask=present, other=0).to(DTYPE)
+        entries = present.to(DTYPE)
+    else:
+        below = bits & ((tl.full(place.shape, 1, tl.int64) << place) - 1)
+        entries = tl.load(values + slot + popcount(below), mask=present, other=0)
+    return entries
 
 
 @triton.jit
 def blocks_spmm_kernel(
     out, partial, items, block_col, block_mask, block_slot, values, row_order, x, stride, width, num_rows,
-    SPLIT: tl.constexpr, STEP: tl.constexpr, BLOCK_F: tl.constexpr,
+    VEC: tl.constexpr, SPLIT: tl.constexpr, STEP: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    """``SPLIT``: two TF32 terms a float32; ``values``: one a slot, or None for a 0/1 pattern."""
+    """``SPLIT``: two TF32 terms a float32; ``values``: one a slot, or None for a 0/1 pattern; ``stride`` and ``width``
+    are in units of ``VEC``."""
+    stride *= VEC
+    width *= VEC
     item = items + tl.program_id(0).to(tl.int64) * 4
     window = tl.load(item)
-    first = tl.load(item + 1)
-    stop = tl.load(item + 2)
+    first = tl.load(item + 1).to(tl.int64)
+    stop = tl.load(item + 2).to(tl.int64)
     piece = tl.load(item + 3).to(tl.int64)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     in_row = f < width
@@ -71,9 +75,9 @@ def blocks_spmm_kernel(
     dtype: tl.constexpr = x.dtype.element_ty
     acc = tl.zeros([8, BLOCK_F], tl.float32)
     for block in range(first, stop, STEP):
-        b = (block + k // 8).to(tl.int64)
+        b = block + k // 8
         live = b < stop
-        source = tl.load(block_col + (block.to(tl.int64) * 8 + k), mask=live, other=-1)
+        source = tl.load(block_col + (block * 8 + k), mask=live, other=-1)
         bits = tl.load(block_mask + b, mask=live, other=0)
         slot = tl.load(block_slot + b, mask=live, other=0).to(tl.int64)
         a = pattern(values, bits[None, :], slot[None, :], r[:, None] * 8 + (k % 8)[None, :], dtype)
@@ -94,8 +98,8 @@ def blocks_spmm_kernel(
         for block in range(first, stop):
             bits = tl.load(block_mask + block)
             slot = tl.load(block_slot + block).to(tl.int64)
-            for c in range(0, 8):
-                source = tl.load(block_col + block.to(tl.int64) * 8 + c).to(tl.int64)
+            for c in range(8):
+                source = tl.load(block_col + block * 8 + c).to(tl.int64)
                 if source >= 0:
                     v = tl.load(x + source * stride + f, mask=in_row, other=0).to(tl.float32)
                     present = ((bits >> (r * 8 + c).to(tl.int64)) & 1) != 0
@@ -119,14 +123,14 @@ def add_partial_kernel(out, partial, splits, row_order, width, num_rows, BLOCK_F
     """Adds the partial results of one split window, in their order."""
     split = splits + tl.program_id(0).to(tl.int64) * 3
     window = tl.load(split)
-    first = tl.load(split + 1)
-    stop = tl.load(split + 2)
+    first = tl.load(split + 1).to(tl.int64)
+    stop = tl.load(split + 2).to(tl.int64)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     r = tl.arange(0, 8)
     in_row = (r[:, None] >= 0) & (f < width)[None, :]
     acc = tl.zeros([8, BLOCK_F], tl.float32)
     for piece in range(first, stop):
-        acc += tl.load(partial + (piece.to(tl.int64) * 8 + r)[:, None] * width + f[None, :], mask=in_row, other=0)
+        acc += tl.load(partial + (piece * 8 + r)[:, None] * width + f[None, :], mask=in_row, other=0)
     place = window * 8 + r
     row = place
     if row_order is not None:
@@ -167,12 +171,13 @@ def blocks_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precisio
         partial = table.new_empty(num_parts * 8, width, dtype=torch.float32) if num_parts else None
         row_order = blocks.row_order if blocks.row_order.numel() else None
         block, num_warps = config(width)
+        vec = vector(width, table)
         tiles = triton.cdiv(width, block)
         with on_device(table):
             blocks_spmm_kernel[blocks.items.shape[0], tiles](
                 out, partial, blocks.items, blocks.block_col, blocks.block_mask, blocks.block_slot, values, row_order,
-                table, table.stride(0), width, adjacency.num_rows,
-                SPLIT=precision == "ieee", STEP=STEP, BLOCK_F=block, num_warps=num_warps,
+                table, table.stride(0) // vec, width // vec, adjacency.num_rows,
+                VEC=vec, SPLIT=precision == "ieee", STEP=STEP, BLOCK_F=block, num_warps=num_warps,
             )  # fmt: skip
             if partial is not None:
                 add_partial_kernel[blocks.splits.shape[0], tiles](

@@ -12,86 +12,82 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .row_plan import UNROLL, RowPlan, row_plan
-from .tile import NUM_WARPS, on_device, rows_of, tile
+from ...row_plan import TRIP
+from .lanes import SIZES, Lists, edge_of, lanes, lists, num_programs, sums_of_pieces
+from .plans import plan_of
+from .tile import NUM_WARPS, on_device, rows_of, tile, vector
 
 
-@triton.jit(do_not_specialize=["num_wide", "num_items"])
+@triton.jit(do_not_specialize=SIZES)
 def csr_extremum_kernel(
-    out, out_arg, partial, partial_arg, row, part, begin, end, col, edge, weight, x, x_arg, stride, width, features,
-    heads, num_wide, num_items,
-    LARGEST: tl.constexpr, HEADED: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK_F: tl.constexpr,
-    UNROLL: tl.constexpr,
+    out, out_arg, partial, partial_arg, pieces, wide, short, num_long, num_pieces, num_short, col, edge, weight, x,
+    x_arg, stride, width, features, heads,
+    VEC: tl.constexpr, LARGEST: tl.constexpr, HEADED: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_F: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """As ``csr_spmm_kernel``; with ``x_arg`` the rows of ``x`` are partial results and ``x_arg`` says who attained them."""
-    pid = tl.program_id(0)
+    """As ``csr_spmm_kernel``; with ``x_arg``, ``x`` holds partial results and ``x_arg`` who attained them."""
+    stride *= VEC
+    width *= VEC
+    long, row, live, first, count, step, trips = lanes(
+        pieces, wide, short, num_long, num_pieces, num_short, None, ROWS
+    )
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
-    lane = tl.arange(0, ROWS)
     in_row = f < width
-    wide = pid < num_wide
-    item = tl.where(wide, pid, num_wide + (pid - num_wide) * ROWS + lane)
-    live = item < num_items
-    skip = tl.where(wide, lane, 0)
-    step = tl.where(wide, ROWS, 1)
-    first = tl.load(begin + item, mask=live, other=0) + skip
-    count = tl.load(end + item, mask=live, other=0) - first
-    trips = (tl.max(count, 0) + step - 1) // step
     best = tl.zeros([ROWS, BLOCK_F], ACC)
     arg = tl.full([ROWS, BLOCK_F], -1, tl.int64)
     for trip in range(0, trips, UNROLL):
+        sources, values = (), ()
         for u in tl.static_range(UNROLL):
-            ahead = (trip + u) * step
-            inside = ahead < count
+            entry = (first + (trip + u) * step).to(tl.int64)
+            sources += (edge_of(col, entry, (trip + u) * step < count),)
+        for u in tl.static_range(UNROLL):
+            mask = ((trip + u) * step < count)[:, None] & in_row[None, :]
+            values += (tl.load(x + sources[u][:, None] * stride + f[None, :], mask=mask, other=0),)
+        for u in tl.static_range(UNROLL):
+            inside = (trip + u) * step < count
             mask = inside[:, None] & in_row[None, :]
-            entry = (first + ahead).to(tl.int64)
-            if x_arg is None:
-                source = tl.load(col + entry, mask=inside, other=0).to(tl.int64)
-                value = tl.load(x + source[:, None] * stride + f[None, :], mask=mask, other=0)
-                at = tl.zeros([ROWS, BLOCK_F], tl.int64) + entry[:, None]
-            else:
-                value = tl.load(x + entry[:, None] * stride + f[None, :], mask=mask, other=0)
-                at = tl.load(x_arg + entry[:, None] * stride + f[None, :], mask=mask, other=-1)
+            entry = (first + (trip + u) * step).to(tl.int64)
+            message = values[u].to(ACC)
             if weight is not None:
-                place = entry
-                if edge is not None:
-                    place = tl.load(edge + entry, mask=inside, other=0).to(tl.int64)
+                place = edge_of(edge, entry, inside)
                 if HEADED:
                     w = tl.load(weight + place[:, None] * heads + (f // features)[None, :], mask=mask, other=0)
-                    product = value.to(ACC) * w.to(value.dtype).to(ACC)
                 else:
-                    w = tl.load(weight + place, mask=inside, other=0)
-                    product = value.to(ACC) * w.to(value.dtype).to(ACC)[:, None]
-                value = product.to(value.dtype)  # ties are ties of what is stored
-            message = value.to(ACC)
+                    w = tl.load(weight + place, mask=inside, other=0)[:, None]
+                # rounded to the type of x: ties are ties of what is stored
+                message = (message * w.to(x.dtype.element_ty).to(ACC)).to(x.dtype.element_ty).to(ACC)
+            if x_arg is None:
+                at = tl.zeros([ROWS, BLOCK_F], tl.int64) + entry[:, None]
+            else:
+                at = tl.load(x_arg + entry[:, None] * stride + f[None, :], mask=mask, other=-1)
             better = message > best if LARGEST else message < best
             better = better | ((message != message) & (best == best)) | (arg < 0)
             best = tl.where(better & mask, message, best)
             arg = tl.where(better & mask, at, arg)
-    target = tl.load(row + item, mask=live, other=0).to(tl.int64)
-    if wide:
+    if long:
         seen = arg >= 0
-        lost = tl.max((seen & (best != best)).to(tl.int32), 0)[None, :] > 0
-        if LARGEST:
-            top = tl.max(tl.where(seen & (best == best), best, float("-inf")), 0)
-        else:
-            top = tl.min(tl.where(seen & (best == best), best, float("inf")), 0)
-        wins = seen & tl.where(lost, best != best, best == top[None, :])
-        entry = tl.min(tl.where(wins, arg, 0x7FFFFFFFFFFFFFFF), 0)
-        total = tl.where(tl.max((seen & (best != best)).to(tl.int32), 0) > 0, float("nan"), top)
-        whole = in_row
+        isnan = best != best
+        ordered = tl.where(seen & (best == best), best, float("-inf") if LARGEST else float("inf"))
+        top = tl.max(ordered, 0) if LARGEST else tl.min(ordered, 0)
+        poisoned = tl.max((seen & isnan).to(tl.int32), 0) > 0
+        wins = seen & tl.where(poisoned[None, :], isnan, best == top[None, :])
+        winner = tl.min(tl.where(wins, arg, 0x7FFFFFFFFFFFFFFF), 0)
+        top = tl.where(poisoned, float("nan"), top)
+        piece = tl.program_id(0)
         if partial is not None:
-            piece = tl.load(part + pid).to(tl.int64)
-            whole = in_row & (piece < 0)
-            tl.store(partial + piece * width + f, total.to(partial.dtype.element_ty), mask=in_row & (piece >= 0))
-            tl.store(partial_arg + piece * width + f, entry, mask=in_row & (piece >= 0))
-        to = tl.max(target, 0) * width + f
-        tl.store(out + to, total.to(out.dtype.element_ty), mask=whole)
-        tl.store(out_arg + to, entry, mask=whole)
+            aside = in_row & (piece < num_pieces)
+            at_piece = piece.to(tl.int64) * width + f
+            tl.store(partial + at_piece, top.to(partial.dtype.element_ty), mask=aside)
+            tl.store(partial_arg + at_piece, winner, mask=aside)
+        whole = in_row & (piece >= num_pieces)
+        at_row = tl.max(row, 0) * width + f
+        tl.store(out + at_row, top.to(out.dtype.element_ty), mask=whole)
+        tl.store(out_arg + at_row, winner, mask=whole)
     else:
-        to = target[:, None] * width + f[None, :]
-        mask = live[:, None] & in_row[None, :]
-        tl.store(out + to, best.to(out.dtype.element_ty), mask=mask)
-        tl.store(out_arg + to, arg, mask=mask)
+        at_rows = row[:, None] * width + f[None, :]
+        stored = live[:, None] & in_row[None, :]
+        tl.store(out + at_rows, best.to(out.dtype.element_ty), mask=stored)
+        tl.store(out_arg + at_rows, arg, mask=stored)
 
 
 def csr_extremum(adjacency: Adjacency, x: Tensor, weight: Tensor | None, largest: bool) -> tuple[Tensor, Tensor]:
@@ -114,27 +110,29 @@ def csr_extremum(adjacency: Adjacency, x: Tensor, weight: Tensor | None, largest
     arg = table.new_empty(adjacency.num_rows, width, dtype=torch.int64)
     if adjacency.num_edges == 0 or out.numel() == 0:
         return out.zero_().view(shape), arg.fill_(-1).view(shape)
-    plan = row_plan(adjacency.rowptr, adjacency.num_edges, split=True)
+    plan = plan_of(adjacency)
+    num_pieces = plan.pieces.shape[0]
     edge = adjacency.edge if adjacency.edge.numel() else None
     weight = None if weight is None else weight.contiguous()
-    partial = table.new_empty(plan.num_parts, width) if plan.num_parts else None
-    partial_arg = arg.new_empty(plan.num_parts, width) if plan.num_parts else None
-    rows, block = tile(width, table.dtype)
+    partial = table.new_empty(num_pieces, width) if num_pieces else None
+    partial_arg = arg.new_empty(num_pieces, width) if num_pieces else None
+    vec = vector(width, table)
+    rows, block = tile(width, vec)
     options = {
-        "LARGEST": largest, "HEADED": heads > 1, "ROWS": rows, "BLOCK_F": block, "UNROLL": UNROLL,
+        "VEC": vec, "LARGEST": largest, "HEADED": heads > 1, "ROWS": rows, "BLOCK_F": block, "UNROLL": TRIP,
         "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32, "num_warps": NUM_WARPS,
     }  # fmt: skip
 
-    def launch(plan: RowPlan, partial: Tensor | None, partial_arg: Tensor | None, *operands: Tensor | None) -> None:
-        grid = (plan.num_programs(rows), triton.cdiv(width, block))
+    def launch(items: Lists, partial: Tensor | None, partial_arg: Tensor | None, *operands: Tensor | None) -> None:
+        grid = (num_programs(items, rows), triton.cdiv(width, block))
         stride = operands[3].stride(0) if operands[3] is not None else 0
         csr_extremum_kernel[grid](
-            out, arg, partial, partial_arg, plan.row, plan.part, plan.begin, plan.end, *operands, stride, width,
-            width // heads, heads, plan.num_wide, plan.num_items, **options,
+            out, arg, partial, partial_arg, *items, *operands, stride // vec, width // vec, width // heads, heads,
+            **options,
         )  # fmt: skip
 
     with on_device(table):
-        launch(plan, partial, partial_arg, adjacency.col, edge, weight, table, None)
-        if plan.parts is not None:
-            launch(plan.parts, None, None, None, None, None, partial, partial_arg)
+        launch(lists(plan), partial, partial_arg, adjacency.col, edge, weight, table, None)
+        if partial is not None:
+            launch(sums_of_pieces(plan), None, None, None, None, None, partial, partial_arg)
     return out.view(shape), arg.view(shape)

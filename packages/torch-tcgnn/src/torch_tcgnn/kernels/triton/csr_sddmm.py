@@ -12,51 +12,57 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .row_plan import UNROLL, row_plan
-from .tile import NUM_WARPS, on_device, rows_of, tile
+from ...row_plan import TRIP
+from .lanes import SIZES, edge_of, lanes, lists, num_programs
+from .plans import plan_of
+from .tile import NUM_WARPS, on_device, rows_of, tile, vector
+
+MAX_RESIDENT = 512
+"""Features of the target row that stay in registers."""
 
 
-@triton.jit(do_not_specialize=["num_wide", "num_items"])
+@triton.jit(do_not_specialize=SIZES)
 def csr_sddmm_kernel(
-    out, row, begin, end, col, edge, a, b, stride_a, stride_b, features, heads, num_wide, num_items,
-    WHOLE: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK_F: tl.constexpr, UNROLL: tl.constexpr,
+    out, pieces, wide, short, num_long, num_pieces, num_short, col, edge, a, b, stride_a, stride_b, features, heads,
+    VEC: tl.constexpr, WHOLE: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK_F: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """``WHOLE``: ``features`` fit one tile, so the row of ``a`` is read once; else it is read again, from cache."""
-    pid = tl.program_id(0)
+    """``WHOLE``: ``features`` fit one tile, so the row of ``a`` is read once; else it is read again, from cache. Sizes
+    and strides of rows are in units of ``VEC``."""
+    stride_a *= VEC
+    stride_b *= VEC
+    features *= VEC
+    _, row, live, first, count, step, trips = lanes(
+        pieces, wide, short, num_long, num_pieces, num_short, None, ROWS
+    )
     head = tl.program_id(1)
-    lane = tl.arange(0, ROWS)
     f = tl.arange(0, BLOCK_F)
     in_row = f < features
-    wide = pid < num_wide
-    item = tl.where(wide, pid, num_wide + (pid - num_wide) * ROWS + lane)
-    live = item < num_items
-    skip = tl.where(wide, lane, 0)
-    step = tl.where(wide, ROWS, 1)
-    first = tl.load(begin + item, mask=live, other=0) + skip
-    count = tl.load(end + item, mask=live, other=0) - first
-    trips = (tl.max(count, 0) + step - 1) // step
-    target = tl.load(row + item, mask=live, other=0).to(tl.int64)
-    left_at = a + (target[:, None] * stride_a + head * features + f[None, :])
+    left_at = a + (row[:, None] * stride_a + head * features + f[None, :])
     if WHOLE:
         left = tl.load(left_at, mask=live[:, None] & in_row[None, :], other=0).to(ACC)
     for trip in range(0, trips, UNROLL):
+        right_at, edges, products = (), (), ()
         for u in tl.static_range(UNROLL):
-            ahead = (trip + u) * step
-            inside = ahead < count
-            entry = (first + ahead).to(tl.int64)
-            source = tl.load(col + entry, mask=inside, other=0).to(tl.int64)
-            right_at = b + (source[:, None] * stride_b + head * features + f[None, :])
+            inside = (trip + u) * step < count
+            entry = (first + (trip + u) * step).to(tl.int64)
+            source = edge_of(col, entry, inside)
+            right_at += (b + (source[:, None] * stride_b + head * features + f[None, :]),)
+            edges += (edge_of(edge, entry, inside),)
+        for u in tl.static_range(UNROLL):
+            inside = ((trip + u) * step < count)[:, None]
             if WHOLE:
-                product = left * tl.load(right_at, mask=inside[:, None] & in_row[None, :], other=0).to(ACC)
+                products += (left * tl.load(right_at[u], mask=inside & in_row[None, :], other=0).to(ACC),)
             else:
                 product = tl.zeros([ROWS, BLOCK_F], ACC)
                 for start in range(0, features, BLOCK_F):
-                    mask = inside[:, None] & (start + f < features)[None, :]
-                    left = tl.load(left_at + start, mask=mask, other=0).to(ACC)
-                    product += left * tl.load(right_at + start, mask=mask, other=0).to(ACC)
-            if edge is not None:
-                entry = tl.load(edge + entry, mask=inside, other=0).to(tl.int64)
-            tl.store(out + entry * heads + head, tl.sum(product, 1).to(out.dtype.element_ty), mask=inside)
+                    mask = inside & (start + f < features)[None, :]
+                    part = tl.load(left_at + start, mask=mask, other=0).to(ACC)
+                    product += part * tl.load(right_at[u] + start, mask=mask, other=0).to(ACC)
+                products += (product,)
+        for u in tl.static_range(UNROLL):
+            dot = tl.sum(products[u], 1).to(out.dtype.element_ty)
+            tl.store(out + edges[u] * heads + head, dot, mask=(trip + u) * step < count)
 
 
 def csr_sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
@@ -76,13 +82,15 @@ def csr_sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
     if out.numel() == 0 or features == 0:
         return out.zero_()
     left, right = rows_of(a), rows_of(b)
-    plan = row_plan(adjacency.rowptr, adjacency.num_edges, split=True)
-    rows, block = tile(features, a.dtype)
+    items = lists(plan_of(adjacency))
+    vec = vector(features, left, right)
+    rows, block = tile(features, vec, MAX_RESIDENT)
+    whole = features <= block
     with on_device(left):
-        csr_sddmm_kernel[plan.num_programs(rows), heads](
-            out, plan.row, plan.begin, plan.end, adjacency.col, adjacency.edge if adjacency.edge.numel() else None,
-            left, right, left.stride(0), right.stride(0), features, heads, plan.num_wide, plan.num_items,
-            WHOLE=features <= block, ACC=tl.float64 if a.dtype == torch.float64 else tl.float32,
-            ROWS=rows, BLOCK_F=block, UNROLL=UNROLL, num_warps=NUM_WARPS,
+        csr_sddmm_kernel[num_programs(items, rows), heads](
+            out, *items, adjacency.col, adjacency.edge if adjacency.edge.numel() else None, left, right,
+             left.stride(0) // vec, right.stride(0) // vec, features // vec, heads, VEC=vec,
+            WHOLE=whole, ACC=tl.float64 if a.dtype == torch.float64 else tl.float32,
+            ROWS=rows, BLOCK_F=block, UNROLL=TRIP if whole else 1, num_warps=NUM_WARPS,
         )  # fmt: skip
     return out

@@ -15,16 +15,27 @@ MAX_FEATURES = 128
 """Widest tile: a row of 512 bytes in float32."""
 
 
+def vector(width: int, *tables: Tensor) -> int:
+    """Elements that one load may take: a power of two that divides ``width`` and every row's start, up to 16 bytes."""
+    size = tables[0].element_size()
+    start = 0
+    for table in tables:
+        start |= table.data_ptr() | table.stride(0) * size
+    elements = 16 // size
+    while elements > 1 and (width % elements or start % (elements * size)):
+        elements //= 2
+    return elements
+
+
 @functools.cache
-def tile(width: int, dtype: torch.dtype) -> tuple[int, int]:
-    """``(ROWS, BLOCK_F)`` for rows of ``width`` features: every thread holds 16 bytes of the tile."""
+def tile(width: int, elements: int, limit: int = MAX_FEATURES) -> tuple[int, int]:
+    """``(ROWS, BLOCK_F)`` for rows of ``width`` features: a thread holds ``elements`` of the tile (more near ``limit``)."""
     features = power_of_two(width)
-    if features > MAX_FEATURES:
-        features = MAX_FEATURES
+    if features > limit:
+        features = limit
         while features > 32 and -width % features > width // 4:  # no more than a fifth of the lanes idle
             features //= 2
-    rows = max(2, min(THREADS, THREADS * (16 // dtype.itemsize) // features))
-    return rows, features
+    return max(2, min(THREADS, THREADS * elements // features)), features
 
 
 def power_of_two(n: int) -> int:

@@ -1,0 +1,33 @@
+"""The work list of an adjacency that came without one: built at first use, kept as long as its ``rowptr`` lives.
+
+That is a graph of path ``"tc"`` whose operator has no tensor-core kernel, and one that ``torch.compile`` met first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ...adjacency import Adjacency
+from ...row_plan import RowPlan, plan_rows
+
+_PLANS = WeakTensorKeyDictionary()
+
+
+def plan_of(adjacency: Adjacency) -> RowPlan:
+    """The adjacency's own plan, or the one kept for it.
+
+    Raises:
+        RuntimeError: there is none yet, and a CUDA graph is being captured (building one asks the device for sizes).
+    """
+    if adjacency.plan is not None:
+        return adjacency.plan
+    rowptr = adjacency.rowptr
+    plan = _PLANS.get(rowptr)
+    if plan is None:
+        if rowptr.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("the work list of this graph must exist before capture: run the operator once on it")
+        plan = _PLANS[rowptr] = plan_rows(rowptr)
+        if rowptr.is_cuda:  # another stream may use the plan next
+            torch.cuda.current_stream(rowptr.device).synchronize()
+    return plan

@@ -1,0 +1,68 @@
+"""What the attention layers share: the graph they attend over, its edge features, and the weights they hand out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graph import Flow
+from ..interop.torch_sparse import is_sparse_tensor
+from .loops import LoopedGraph, loop_features, looped_graph
+from .options import unsupported
+
+
+def attended(
+    adj: Any,
+    size: tuple[int, int],
+    flow: Flow,
+    edge_attr: Tensor | None,
+    *,
+    add_self_loops: bool,
+    fill_value: float | Tensor | str,
+    edge_dim: int | None,
+    name: str,
+) -> tuple[LoopedGraph, Tensor | None]:
+    """Graph and edge features ``[E', D]`` (``None`` without) of an attention layer.
+
+    Raises:
+        NotImplementedError: edge features hidden in a ``SparseTensor``'s values.
+        ValueError: a wrong number of edge features.
+    """
+    if edge_dim is not None and edge_attr is None and is_sparse_tensor(adj) and adj.has_value():
+        raise unsupported(name, "edge_dim", f"{edge_dim} with a SparseTensor's values as edge_attr")
+    looped = looped_graph(adj, size, flow, add=add_self_loops)
+    if edge_attr is None or edge_dim is None:
+        return looped, None
+    if edge_attr.dim() == 1:
+        edge_attr = edge_attr.view(-1, 1)
+    if edge_attr.shape[0] != looped.num_edges or edge_attr.dim() != 2 or edge_attr.shape[1] != edge_dim:
+        raise ValueError(
+            f"{name}: edge_attr must have shape [{looped.num_edges}, {edge_dim}], got {tuple(edge_attr.shape)}"
+        )
+    return looped, loop_features(looped, edge_attr, fill_value, flow) if add_self_loops else edge_attr
+
+
+def check_weights_wanted(adj: Any, name: str) -> None:
+    """Raise where attention weights cannot be returned in the form of PyG's layer.
+
+    Raises:
+        NotImplementedError: for a sparse matrix.
+    """
+    if is_sparse_tensor(adj) or (isinstance(adj, Tensor) and adj.layout != torch.strided):
+        raise unsupported(name, "return_attention_weights", "True for a sparse matrix")
+
+
+def weights_out(looped: LoopedGraph, alpha: Tensor, flow: Flow) -> tuple[Tensor, Tensor]:
+    """``(edge_index, alpha)`` as PyG returns them. Dropped loops make their number depend on the data."""
+    edge_index = looped.edge_index
+    if looped.extra_target:
+        kept = edge_index[1] < looped.num_targets
+        edge_index, alpha = edge_index[:, kept], alpha[kept]
+    return (edge_index if flow == "source_to_target" else edge_index.flip(0)), alpha
+
+
+def join_heads(out: Tensor, concat: bool) -> Tensor:
+    """``[M, H, C]`` to ``[M, H·C]``, or to the mean over heads ``[M, C]``."""
+    return out.flatten(1) if concat else out.mean(dim=1)

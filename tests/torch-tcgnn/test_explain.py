@@ -1,0 +1,57 @@
+"""`explain` names the kernel that a call would run."""
+
+import pytest
+import torch
+import torch_tcgnn as tcg
+from torch_tcgnn import data
+
+
+@pytest.fixture
+def g():
+    return tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 1], [1, 0, 1]]), num_nodes=2)
+
+
+def test_the_cpu_has_one_kernel(g):
+    found = tcg.explain(g, torch.ones(2, 4), torch.ones(3))
+    assert (found.kernel, found.path, found.predicted_us) == ("embedding_bag", "cpu", {})
+    assert str(found) == "embedding_bag (cpu): the operands are on the CPU"
+
+
+@pytest.mark.parametrize("width, edges", [(0, 3), (4, 0)])
+def test_nothing_to_add_up_runs_no_kernel(width, edges):
+    g = tcg.TCGraph.from_edge_index(torch.zeros(2, edges, dtype=torch.long), num_nodes=2)
+    found = tcg.explain(g, torch.ones(2, width))
+    assert found.kernel == "zeros"
+    assert f"{edges} edges, x of shape (2, {width})" in found.reason
+
+
+def test_bad_operands_are_named_as_spmm_names_them(g):
+    for x, weight in [(torch.ones(3, 4), None), (torch.ones(2, 4), torch.ones(2))]:
+        with pytest.raises(ValueError, match="must have") as by_spmm:
+            tcg.spmm(g, x, weight)
+        with pytest.raises(ValueError, match="must have") as by_explain:
+            tcg.explain(g, x, weight)
+        assert str(by_explain.value) == str(by_spmm.value)
+
+
+def test_predictions_are_shown_where_there_was_a_choice():
+    shown = str(tcg.Explanation("cuda_rows", "cuda", "faster", {"tc": 12.34, "cuda": 5.0}))
+    assert shown == "cuda_rows (cuda): faster; predicted: tc 12.3 µs, cuda 5.0 µs"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", ["tc", "cuda"])
+def test_a_forced_path_is_what_runs(path):
+    graph = data.sbm([32] * 50, 0.4, 1e-3).to("cuda")
+    g = tcg.TCGraph.from_edge_index(graph.edge_index, graph.num_nodes, path=path)
+    found = tcg.explain(g, torch.ones(graph.num_nodes, 64, device="cuda"))
+    assert found.path == path
+    assert found.predicted_us == {}
+
+
+@pytest.mark.gpu
+def test_the_predicted_path_is_what_runs():
+    for graph in (data.sbm([256] * 100, 0.3, 0.0), data.grid_road(100_000, 280_000)):
+        g = tcg.TCGraph.from_edge_index(graph.edge_index.cuda(), graph.num_nodes)
+        found = tcg.explain(g, torch.ones(graph.num_nodes, 64, device="cuda"))
+        assert found.path == min(found.predicted_us, key=lambda path: found.predicted_us[path])
