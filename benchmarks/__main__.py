@@ -141,10 +141,13 @@ def _print(result: Result) -> None:
         print(f"  {name} = {value:.3g}")
     if result.cases:
         print("\nmedian ms a call; in brackets peer / ours, so more than 1× means ours is faster")
-        _print_tables(result, cold=False)
+        _print_tables(result, "warm")
         if any(case.cold for case in result.cases):
-            print("\nwith a cold L2")
-            _print_tables(result, cold=True)
+            print("\nwith an empty L2")
+            _print_tables(result, "cold")
+        if any(case.call for case in result.cases):
+            print("\non the host's clock, launches included")
+            _print_tables(result, "call")
     if result.facts:
         print("\n" + table.terminal(table.fact_rows(result.facts)))
     if lines := table.skipped_lines(result):
@@ -152,9 +155,9 @@ def _print(result: Result) -> None:
         print("\n".join(f"  {text}" for text in lines))
 
 
-def _print_tables(result: Result, *, cold: bool) -> None:
+def _print_tables(result: Result, sample: table.Sample) -> None:
     for cases in table.by_kind(result.cases):
-        print("\n" + table.terminal(table.case_rows(cases, cold=cold)))
+        print("\n" + table.terminal(table.case_rows(cases, sample)))
 
 
 if __name__ == "__main__":

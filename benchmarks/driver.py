@@ -20,7 +20,7 @@ from benchmarks.case import Case, Fact, Outputs, Run, Runner, Skip
 from benchmarks.ceilings import Ceilings
 from benchmarks.check import relative_error
 from benchmarks.clock import Clock, calls_per_sample
-from benchmarks.result import CaseResult, Cold, FactResult, significant
+from benchmarks.result import CaseResult, FactResult, Times, significant
 
 OURS = "ours"
 
@@ -71,7 +71,8 @@ def run_case(
         return times
 
     warm = time(lambda entry: clock.warm(entry.run, entry.calls), contenders)
-    cold = time(lambda entry: clock.cold(entry.run), warm) if clock.has_cold else None
+    cold = time(lambda entry: clock.cold(entry.run), warm) if clock.asynchronous else None
+    call = time(lambda entry: clock.call(entry.run, entry.calls), cold) if cold else None
     after = relative_error(contenders[OURS].run(), reference)
     if not after <= case.tolerance:
         raise Refused(f"{case.name}: right before timing, error {after:.3g} > {case.tolerance:.3g} after it")
@@ -90,7 +91,8 @@ def run_case(
         kernel=case.kernel(inputs) if callable(case.kernel) else case.kernel,
         note=case.note,
         roofline=ceilings.roofline(case, inputs, ours_ms),
-        cold=_cold(cold, skipped),
+        cold=_times(cold, skipped),
+        call=_times(call, skipped),
         quartiles_ms={name: _quartiles(warm[name]) for name in kept},
         peers_rel_err={name: significant(contenders[name].error, 3) for name in medians},
         peers_skipped=skipped,
@@ -194,12 +196,12 @@ def _speedup(ours_ms: float, peers_ms: Mapping[str, float]) -> dict[str, float]:
     return {name: significant(time / ours_ms) for name, time in peers_ms.items()}
 
 
-def _cold(times: Mapping[str, Sequence[float]] | None, skipped: Mapping[str, str]) -> Cold | None:
+def _times(times: Mapping[str, Sequence[float]] | None, skipped: Mapping[str, str]) -> Times | None:
     if times is None:
         return None
     peers = _medians(times, skipped)
     ours_ms = peers.pop(OURS)
-    return Cold(ours_ms=ours_ms, peers_ms=peers, speedup=_speedup(ours_ms, peers))
+    return Times(ours_ms=ours_ms, peers_ms=peers, speedup=_speedup(ours_ms, peers))
 
 
 def _quartiles(samples: Sequence[float]) -> list[float]:

@@ -2,7 +2,8 @@
 
 A block begins with ``<!-- table: results/h200/torch-tcgnn.json tag=spmm -->`` and ends with ``<!-- end table -->``;
 what lies between is ours to rewrite: one table a kind of case (the first part of its name). Words after the file:
-``tag=TAG`` (cases and facts with that tag), ``cold`` (cold-L2 times), ``facts`` (facts instead of cases).
+``tag=TAG`` (cases and facts with that tag), ``cold`` (times with an empty L2), ``call`` (times on the host's clock),
+``facts`` (facts instead of cases).
 
 ``python -m benchmarks.render`` rewrites the blocks, ``--check`` only reports stale ones (exit status 1).
 """
@@ -43,10 +44,10 @@ def _body(file: str, words: str, root: Path) -> str:
     for word in words.split():
         if word.startswith("tag="):
             tags.append(word.removeprefix("tag="))
-        elif word in ("cold", "facts"):
+        elif word in ("cold", "call", "facts"):
             kinds.add(word)
         else:
-            raise ValueError(f"table block of {file}: unknown word {word!r}; allowed: tag=TAG, cold, facts")
+            raise ValueError(f"table block of {file}: unknown word {word!r}; allowed: tag=TAG, cold, call, facts")
 
     def chosen(items: Sequence) -> list:
         kept = [item for item in items if all(tag in item.tags for tag in tags)]
@@ -57,7 +58,8 @@ def _body(file: str, words: str, root: Path) -> str:
     if "facts" in kinds:
         tables = [table.fact_rows(chosen(result.facts))]
     else:
-        tables = [table.case_rows(cases, cold="cold" in kinds) for cases in table.by_kind(chosen(result.cases))]
+        sample: table.Sample = "cold" if "cold" in kinds else "call" if "call" in kinds else "warm"
+        tables = [table.case_rows(cases, sample) for cases in table.by_kind(chosen(result.cases))]
     caption = f"*{result.device}, torch {result.versions['torch']}, commit {result.commit[:12]}, {result.date}*"
     return "\n\n".join([*map(table.markdown, tables), caption]) + "\n"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-__all__ = ["CaseResult", "Cold", "FactResult", "Result", "Roofline", "load", "merge", "save", "significant"]
+__all__ = ["CaseResult", "FactResult", "Result", "Roofline", "Times", "load", "merge", "save", "significant"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Roofline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cold:
-    """Medians with nothing of the inputs in the cache."""
+class Times:
+    """Medians of another kind of sample than the warm ones."""
 
     ours_ms: float
     peers_ms: dict[str, float]
@@ -37,7 +37,11 @@ class Cold:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """One comparison: medians of `rounds` alternating samples, in milliseconds a call."""
+    """One comparison: medians of `rounds` alternating samples, in milliseconds a call.
+
+    `ours_ms` and `peers_ms` are warm; `cold` (with an empty cache) and `call` (on the host's clock, launches included)
+    are measured on GPUs. The samples are those of `benchmarks.clock`.
+    """
 
     name: str
     tags: list[str]
@@ -49,7 +53,8 @@ class CaseResult:
     kernel: str = ""
     note: str = ""
     roofline: Roofline | None = None
-    cold: Cold | None = None
+    cold: Times | None = None
+    call: Times | None = None
     quartiles_ms: dict[str, list[float]] = field(default_factory=dict)
     peers_rel_err: dict[str, float] = field(default_factory=dict)
     peers_skipped: dict[str, str] = field(default_factory=dict)
@@ -96,8 +101,9 @@ class Result:
                 raise ValueError(f"{kind} names appear twice: {doubled}")
         for case in self.cases:
             _validate_times(case.name, case.ours_ms, case.peers_ms, case.speedup)
-            if case.cold:
-                _validate_times(f"{case.name} (cold)", case.cold.ours_ms, case.cold.peers_ms, case.cold.speedup)
+            for kind, times in (("cold", case.cold), ("call", case.call)):
+                if times:
+                    _validate_times(f"{case.name} ({kind})", times.ours_ms, times.peers_ms, times.speedup)
             if not case.peers_ms and not case.note and not case.peers_skipped:
                 raise ValueError(f"{case.name}: no peer and no note that says why")
         for fact in self.facts:

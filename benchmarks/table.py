@@ -2,12 +2,24 @@
 
 from collections.abc import Sequence
 from math import exp, floor, log, log10
+from typing import Literal
 
 from benchmarks.result import CaseResult, FactResult, Result
 
 Row = Sequence[str]
+Sample = Literal["warm", "cold", "call"]
 
-__all__ = ["by_kind", "case_rows", "fact_rows", "geometric_mean", "markdown", "number", "skipped_lines", "terminal"]
+__all__ = [
+    "Sample",
+    "by_kind",
+    "case_rows",
+    "fact_rows",
+    "geometric_mean",
+    "markdown",
+    "number",
+    "skipped_lines",
+    "terminal",
+]
 
 
 def number(value: float) -> str:
@@ -35,12 +47,13 @@ def geometric_mean(values: Sequence[float]) -> float:
     return exp(sum(log(value) for value in values) / len(values))
 
 
-def case_rows(cases: Sequence[CaseResult], *, cold: bool = False) -> list[Row]:
+def case_rows(cases: Sequence[CaseResult], sample: Sample = "warm") -> list[Row]:
     """A header and one row a case: our time, then for each peer its time and how many times faster ours is.
 
     With two cases or more the last row has the geometric mean of each peer's ratio over the cases it ran in.
     """
-    timed = [(case, case.cold if cold else case) for case in cases if not cold or case.cold]
+    kinds = [(case, {"warm": case, "cold": case.cold, "call": case.call}[sample]) for case in cases]
+    timed = [(case, times) for case, times in kinds if times is not None]
     peers = list(dict.fromkeys(peer for _, times in timed for peer in times.peers_ms))
     rows: list[Row] = [["case", "ours ms", *peers, "% of roof"]]
     for case, times in timed:
@@ -48,7 +61,9 @@ def case_rows(cases: Sequence[CaseResult], *, cold: bool = False) -> list[Row]:
             f"{number(times.peers_ms[peer])} ({times.speedup[peer]:.2f}×)" if peer in times.peers_ms else "–"
             for peer in peers
         ]
-        roof = f"{100 * case.roofline.fraction:.0f} % {case.roofline.bound}" if case.roofline and not cold else "–"
+        roof = (
+            f"{100 * case.roofline.fraction:.0f} % {case.roofline.bound}" if case.roofline and sample == "warm" else "–"
+        )
         rows.append([case.name, number(times.ours_ms), *cells, roof])
     if len(timed) > 1:
         means = [geometric_mean([t.speedup[peer] for _, t in timed if peer in t.speedup]) for peer in peers]

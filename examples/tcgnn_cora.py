@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     line.add_argument("--seeds", type=int, default=3, help="number of trainings, seeds 0, 1, … (default: %(default)s)")
     line.add_argument("--root", help="folder of the data set's files; default: where torch_tcgnn.data looks")
     line.add_argument("--layers", choices=LAYERS, default="tcgnn")
-    line.add_argument("--epochs", type=int, help="default: the paper's (200)")
+    line.add_argument("--epochs", type=int, help="default: the recipe's, 200 (agnn: 1000)")
     line.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = line.parse_args(arguments)
     for name in ("seeds", "epochs", "threads"):

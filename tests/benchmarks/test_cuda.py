@@ -1,5 +1,7 @@
 """The driver on a GPU: warm and cold, memory, ceilings."""
 
+import time
+
 import pytest
 import torch
 
@@ -43,6 +45,15 @@ def test_a_vector_that_fits_in_l2_is_slower_cold_than_warm(ceilings):
     assert result.cold is not None
     assert result.cold.ours_ms > result.ours_ms
     assert result.cold.speedup.keys() == result.speedup.keys() == {"add"}
+
+
+def test_a_call_on_the_hosts_clock_includes_the_launch_that_warm_time_leaves_out(ceilings):
+    slow = {"slow": lambda x: lambda: time.sleep(5e-4) or x * 2}
+    result = measure(doubled(1, peers=slow), ceilings)
+    assert result.call is not None
+    assert result.call.ours_ms > result.ours_ms
+    assert result.call.peers_ms["slow"] > 0.5
+    assert result.peers_ms["slow"] < 0.05
 
 
 def test_a_copy_from_memory_runs_near_the_measured_ceiling(ceilings):

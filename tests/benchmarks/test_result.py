@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarks.lookup import lookup
-from benchmarks.result import CaseResult, Cold, FactResult, Result, Roofline, load, merge, save
+from benchmarks.result import CaseResult, FactResult, Result, Roofline, Times, load, merge, save
 
 
 def case(name="spmm/a/d64", **changes):
@@ -19,7 +19,7 @@ def case(name="spmm/a/d64", **changes):
         "max_rel_err": 1e-6,
         "rounds": 30,
         "roofline": Roofline(bytes=1e9, flops=2e9, bound="hbm", fraction=0.61),
-        "cold": Cold(ours_ms=3.0, peers_ms={"mkl": 6.0}, speedup={"mkl": 2.0}),
+        "cold": Times(ours_ms=3.0, peers_ms={"mkl": 6.0}, speedup={"mkl": 2.0}),
         "peak_bytes": {"ours": 1024, "mkl": 4096},
     }
     return CaseResult(**(fields | changes))

@@ -61,4 +61,4 @@ def test_accelerated_pyg_model_agrees(example, model, capsys):
     assert example("tcgnn_accelerate_pyg").main(["--model", model, *SMALL]) == 0
     said = capsys.readouterr().out
     assert "accelerated" in said
-    assert re.search(r"speed-up of an epoch \d+\.\d+x", said)
+    assert re.search(r"speed-up of a step \d+\.\d+x", said)

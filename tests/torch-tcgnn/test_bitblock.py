@@ -52,7 +52,17 @@ def counted(row, col, num_rows, num_cols, weight=None) -> torch.Tensor:
     return torch.zeros(num_rows, num_cols, dtype=torch.float64).index_put((row, col), value, accumulate=True)
 
 
-SHAPES = [(1, 1, 1), (7, 9, 20), (8, 8, 64), (17, 300, 90), (40, 12, 400), (33, 33, 0), (0, 0, 0), (5, 0, 0), (65, 3, 30)]
+SHAPES = [
+    (1, 1, 1),
+    (7, 9, 20),
+    (8, 8, 64),
+    (17, 300, 90),
+    (40, 12, 400),
+    (33, 33, 0),
+    (0, 0, 0),
+    (5, 0, 0),
+    (65, 3, 30),
+]
 
 
 def test_known_answer_of_windows_of_eight_rows():

@@ -35,7 +35,7 @@ def test_a_cpu_has_neither_path():
 
 def test_tensor_cores_on_a_cpu_are_refused_with_the_way_out():
     g = tcg.TCGraph.from_edge_index(torch.tensor([[0], [1]]), 2, path="tc")
-    with pytest.raises(RuntimeError, match="path='tc' needs a GPU .*got cpu.*path='auto'"):
+    with pytest.raises(RuntimeError, match=r"path='tc' needs a GPU .*got cpu.*path='auto'"):
         tcg.spmm(g, torch.ones(2, 1))
 
 

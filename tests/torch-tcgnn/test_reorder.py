@@ -82,7 +82,7 @@ def test_the_same_graph_gets_the_same_order_twice():
 
 
 def test_unknown_order_lists_the_choices():
-    with pytest.raises(ValueError, match="reorder must be one of 'none', 'degree'.*got 'rabbit'"):
+    with pytest.raises(ValueError, match=r"reorder must be one of 'none', 'degree'.*got 'rabbit'"):
         random_graph("rabbit")
 
 

@@ -60,4 +60,4 @@ def test_pieces_of_a_cut_row_lie_in_its_order(longest):
 
 
 def test_length_is_the_number_of_tensors():
-    assert RowPlan.LENGTH == len(plan_rows(torch.tensor([0, 1])).tensors())
+    assert len(plan_rows(torch.tensor([0, 1])).tensors()) == RowPlan.LENGTH

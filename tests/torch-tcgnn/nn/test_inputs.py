@@ -85,7 +85,7 @@ def test_misuse_is_named(call, error, words):
 
 
 def test_edges_on_another_device_name_both():
-    with pytest.raises(ValueError, match="meta.*cpu"):
+    with pytest.raises(ValueError, match=r"meta.*cpu"):
         nn.SAGEConv(3, 2).to("meta")(X.to("meta"), EDGES)
 
 

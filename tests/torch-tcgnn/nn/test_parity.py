@@ -1,4 +1,4 @@
-"""Each layer against PyG's of the same name: parameters, outputs and every gradient, on graphs with loops and duplicates."""
+"""Each layer against PyG's of the same name: parameters, outputs, gradients, on graphs with loops and duplicates."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def cases() -> list[Case]:
         ("Transformer", lambda m: m.TransformerConv(F, 4), (X, GRAPH)),
         ("Transformer gated", lambda m: m.TransformerConv(F, 4, heads=3, concat=False, beta=True), (X, GRAPH)),
         ("Transformer edges", lambda m: m.TransformerConv(F, 4, heads=2, beta=True, edge_dim=D), (X, GRAPH, EDGE)),
-        ("Transformer reversed", lambda m: m.TransformerConv(F, 4, root_weight=False, flow="target_to_source"), (X, GRAPH)),
+        ("Transformer reversed", lambda m: m.TransformerConv(F, 4, flow="target_to_source"), (X, GRAPH)),
+        ("Transformer rootless", lambda m: m.TransformerConv(F, 4, root_weight=False), (X, GRAPH)),
         ("Transformer bipartite", lambda m: m.TransformerConv((F, 5), 4, heads=2), ((X, XT), BIPARTITE)),
     ]
     for layer in ("GATConv", "GATv2Conv"):

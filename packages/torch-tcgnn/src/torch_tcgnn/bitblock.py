@@ -17,6 +17,8 @@ from torch import Tensor
 
 WIDTH = 8
 """Condensed columns of a block."""
+CHUNK = 1 << 18
+"""Entries that a CPU translates at a time: a few arrays of them stay in its caches."""
 MANY_BLOCKS = 1 << 17
 """Blocks from which on work items may be longer: there are enough of them to fill a GPU."""
 
@@ -120,13 +122,49 @@ def build(
         raise ValueError(f"height must be 8 or 16, got {height}")
     if max_blocks is not None and max_blocks < 1:
         raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
-    device, num_rows, num_edges = col.device, rowptr.shape[0] - 1, col.shape[0]
-    row_bits, index_dtype = height.bit_length() - 1, rowptr.dtype
-    counts, entry = rowptr.diff(), None
+    index_dtype, entry = rowptr.dtype, None
     if row_order is not None:
-        counts, entry = counts.index_select(0, row_order), entries_of(rowptr, row_order, num_edges)
+        entry = entries_of(rowptr, row_order, col.shape[0])
+        rowptr = exclusive_scan(rowptr.diff().index_select(0, row_order)).to(index_dtype)
         col = col.index_select(0, entry)
-    row = torch.repeat_interleave(counts, output_size=num_edges)
+    parts = [_translate(rowptr[a : b + 1], col, num_cols, height) for a, b in _window_ranges(rowptr, height)]
+    per_window, block_col, block_mask, per_block, slot_entry, first = map(torch.cat, zip(*parts))
+    win_ptr = exclusive_scan(per_window)
+    has_duplicates = first.shape[0] != col.shape[0]
+    if max_blocks is None:
+        max_blocks = 64 if per_block.shape[0] >= MANY_BLOCKS else 32
+    items, splits, partial_window = work_list(win_ptr, max_blocks)
+    return BitBlocks(
+        win_ptr=win_ptr.to(torch.int32),
+        block_col=block_col.view(-1, WIDTH),
+        block_mask=block_mask.view(-1, height // 8),
+        block_slot=exclusive_scan(per_block).to(index_dtype),
+        slot_entry=slot_entry if entry is None else entry.index_select(0, slot_entry).to(index_dtype),
+        slot_ptr=torch.cat([first, first.new_tensor([col.shape[0]])]) if has_duplicates else first[:0],
+        items=items,
+        splits=splits,
+        partial_window=partial_window,
+        row_order=win_ptr.new_empty(0, dtype=torch.int32) if row_order is None else row_order.to(torch.int32),
+    )
+
+
+def _window_ranges(rowptr: Tensor, height: int) -> list[tuple[int, int]]:
+    """Rows to translate at a time: whole windows; on a CPU as many as its caches hold, elsewhere all."""
+    num_rows = rowptr.shape[0] - 1
+    if rowptr.device.type != "cpu" or int(rowptr[-1]) <= CHUNK:
+        return [(0, num_rows)]
+    full = torch.arange(0, int(rowptr[-1]), CHUNK, dtype=rowptr.dtype)
+    cuts = (torch.searchsorted(rowptr, full) // height * height).unique().tolist()
+    return list(zip(cuts, [*cuts[1:], num_rows]))
+
+
+def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int) -> tuple[Tensor, ...]:
+    """Blocks a window, ``block_col``, ``block_mask``, slots a block, entry and first entry of each slot, of some windows."""
+    device, num_rows = col.device, rowptr.shape[0] - 1
+    start = rowptr[0]
+    col = col[int(start) : int(rowptr[-1])] if num_rows else col
+    row_bits = height.bit_length() - 1
+    row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
 
     # Vectors: the distinct columns of each window, at consecutive places of eight a block.
     num_windows, stride = -(-num_rows // height), max(num_cols, 1)
@@ -137,48 +175,32 @@ def build(
     vectors = window_col[head]
     window_start = (torch.arange(num_windows + 1, device=device) * stride).to(key_dtype)
     vector_ptr = torch.searchsorted(vectors, window_start)
-    per_window = vector_ptr.diff()
-    win_ptr = exclusive_scan((per_window + WIDTH - 1) // WIDTH)
-    window = torch.repeat_interleave(per_window, output_size=vectors.shape[0])
+    per_window = (vector_ptr.diff() + WIDTH - 1) // WIDTH
+    win_ptr = exclusive_scan(per_window)
+    window = torch.repeat_interleave(vector_ptr.diff(), output_size=vectors.shape[0])
     place = (win_ptr * WIDTH - vector_ptr).index_select(0, window)
     place += torch.arange(vectors.shape[0], device=device)
     num_blocks = int(win_ptr[-1])
-    block_col = torch.full((num_blocks, WIDTH), -1, dtype=torch.int32, device=device)
-    block_col.view(-1)[place] = vectors.sub_(window.mul_(stride)).to(torch.int32)
+    block_col = torch.full((num_blocks * WIDTH,), -1, dtype=torch.int32, device=device)
+    block_col[place] = vectors.sub_(window.mul_(stride)).to(torch.int32)
 
     # Slots: the distinct (block, row, condensed column), in that order.
     place = place.to(integer_below(num_blocks * height * WIDTH))
-    place = place.index_select(0, head.cumsum(0, dtype=index_dtype).sub_(1))
+    place = place.index_select(0, head.cumsum(0, dtype=rowptr.dtype).sub_(1))
     row = (row & (height - 1)).index_select(0, by_column)
     bit = (place >> 3 << (row_bits + 3)).add_(row << 3).add_(place & 7)
     bit, by_slot = bit.sort(stable=True)
-    slot_ptr = torch.empty(0, dtype=index_dtype, device=device)
+    first = torch.arange(bit.shape[0], device=device)
     head = first_of_run(bit)
     if not head.all():
         first = head.nonzero().view(-1)
         bit = bit.index_select(0, first)
-        slot_ptr = torch.cat([first, first.new_tensor([num_edges])]).to(index_dtype)
     block_mask = torch.zeros(num_blocks * height // 8, dtype=torch.int64, device=device)
     powers = torch.ones(64, dtype=torch.int64, device=device) << torch.arange(64, device=device)
     block_mask.index_add_(0, bit >> 6, powers.index_select(0, bit & 63))
-    slots = torch.bincount(bit >> (row_bits + 3), minlength=num_blocks)
-
+    per_block = torch.bincount(bit >> (row_bits + 3), minlength=num_blocks)
     slot_entry = by_column.index_select(0, by_slot)
-    if max_blocks is None:
-        max_blocks = 64 if num_blocks >= MANY_BLOCKS else 32
-    items, splits, partial_window = work_list(win_ptr, max_blocks)
-    return BitBlocks(
-        win_ptr=win_ptr.to(torch.int32),
-        block_col=block_col,
-        block_mask=block_mask.view(num_blocks, height // 8),
-        block_slot=exclusive_scan(slots).to(index_dtype),
-        slot_entry=(slot_entry if entry is None else entry.index_select(0, slot_entry)).to(index_dtype),
-        slot_ptr=slot_ptr,
-        items=items,
-        splits=splits,
-        partial_window=partial_window,
-        row_order=win_ptr.new_empty(0, dtype=torch.int32) if row_order is None else row_order.to(torch.int32),
-    )
+    return per_window, block_col, block_mask, per_block, (slot_entry + start).to(rowptr.dtype), (first + start).to(rowptr.dtype)
 
 
 def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]:

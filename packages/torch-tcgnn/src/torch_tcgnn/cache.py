@@ -1,8 +1,8 @@
 """Graphs translated once: a cache that remembers what it built for an ``edge_index`` as long as that object lives.
 
-An entry is found by the object itself (a weak reference, compared by identity) together with its version counter, shape,
-dtype, device and the caller's options. An address that a later tensor happens to reuse is therefore never a hit, and an
-in-place edit of ``edge_index`` is a miss. Edits that PyTorch does not count (through NumPy, or ``.data``) go unseen.
+An entry is found by the object itself (a weak reference, compared by identity) together with its version counter,
+shape, dtype, device and the caller's options. An address that a later tensor happens to reuse is therefore never a hit,
+and an in-place edit of ``edge_index`` is a miss. Edits PyTorch does not count (through NumPy, ``.data``) go unseen.
 
 ``clear``, ``info``, ``disabled`` and ``get`` of this module act on the one cache that all layers share, ``default``.
 """
@@ -40,6 +40,11 @@ class CacheInfo:
         evictions: entries dropped for room.
         max_graphs: limit of ``graphs``.
         max_bytes: limit of ``num_bytes``, or ``None``.
+
+    Example:
+        >>> import torch_tcgnn as tcg
+        >>> tcg.TCGraphCache(max_graphs=2).info().max_graphs
+        2
     """
 
     graphs: int
@@ -99,7 +104,7 @@ class TCGraphCache:
         weight: Tensor | None = None,
         **options: Any,
     ) -> TCGraph:
-        """:func:`torch_tcgnn.as_graph` of ``adj`` and ``weight``, built at most once; ``options`` are that function's."""
+        """:func:`torch_tcgnn.as_graph` of ``adj`` and ``weight``, at most once; ``options`` are that function's."""
 
         def build() -> TCGraph:
             held = weight if weight is None or weight.requires_grad else weight.clone()  # lets the caller's go
@@ -112,8 +117,8 @@ class TCGraphCache:
         """The value ``build()`` gives for ``objects`` under ``options``, from memory where possible.
 
         Args:
-            objects: what the value is built from: tensors, ``SparseTensor`` or ``TCGraph``. Others, tensors that carry a
-                gradient and inference tensors (they count no edits) are not remembered.
+            objects: what the value is built from: tensors, ``SparseTensor`` or ``TCGraph``. Others, tensors that carry
+                a gradient and inference tensors (they count no edits) are not remembered.
             options: everything else that the value depends on.
             build: makes the value; runs outside the lock, so two threads may both build, and both get the first result.
         """
@@ -237,7 +242,13 @@ def _finish(objects: tuple[Any, ...]) -> None:
 
 
 def num_bytes(value: Any) -> int:
-    """Bytes of the distinct tensor storages inside dataclasses, dictionaries, lists and tuples."""
+    """Bytes of the distinct tensor storages inside dataclasses, dictionaries, lists and tuples.
+
+    Example:
+        >>> x = torch.zeros(3)
+        >>> num_bytes([x, {"again": x}])
+        12
+    """
     storages: dict[int, int] = {}
     seen: set[int] = set()
     todo = [value]
@@ -263,20 +274,44 @@ default = TCGraphCache()
 
 
 def get(objects: tuple[Any, ...], options: Hashable, build: Callable[[], T]) -> T:
-    """:meth:`TCGraphCache.get` of the shared cache."""
+    """:meth:`TCGraphCache.get` of the shared cache.
+
+    Example:
+        >>> edge_index = torch.tensor([[0], [1]])
+        >>> get((edge_index,), "edges", lambda: edge_index.shape[1])
+        1
+    """
     return default.get(objects, options, build)
 
 
 def clear() -> None:
-    """Forget every graph of the shared cache."""
+    """Forget every graph of the shared cache.
+
+    Example:
+        >>> clear()
+        >>> info().graphs
+        0
+    """
     default.clear()
 
 
 def info() -> CacheInfo:
-    """Sizes and counts of the shared cache."""
+    """Sizes and counts of the shared cache.
+
+    Example:
+        >>> info().max_graphs
+        16
+    """
     return default.info()
 
 
 def disabled() -> Any:
-    """Context in which layers neither look up nor remember graphs, in this thread; for loops over sampled subgraphs."""
+    """Context in which layers neither look up nor remember graphs, in this thread; for loops over sampled subgraphs.
+
+    Example:
+        >>> edge_index = torch.tensor([[0], [1]])
+        >>> with disabled():
+        ...     default.graph(edge_index, 2) is default.graph(edge_index, 2)
+        False
+    """
     return default.disabled()

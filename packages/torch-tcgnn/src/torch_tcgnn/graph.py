@@ -64,7 +64,7 @@ class TCGraph:
     weight: Tensor | None = None
     path: Path = "auto"
     reorder: str = "none"
-    _derived: dict[str, Any] = field(default_factory=dict)
+    _derived: dict[Any, Any] = field(default_factory=dict)
 
     @classmethod
     def from_edge_index(
@@ -202,20 +202,24 @@ class TCGraph:
             self._derived["stats"] = graph_stats(self.adjacency, self.blocks)
         return self._derived["stats"]
 
-    def operands(self) -> list[Tensor]:
-        """The tensor list that operators take: the adjacency and what the kernels of :attr:`path` need, built once.
-
-        Under ``torch.compile`` a graph that was not used before is passed as bare rows: the portable kernels run.
-        """
-        if "operands" not in self._derived:
-            if torch.compiler.is_compiling():
-                return self.adjacency.tensors()
+    def prepared(self) -> Adjacency:
+        """The adjacency with what the kernels of :attr:`path` need on this device, built once."""
+        if "prepared" not in self._derived:
             paths = paths_on(self.path, self.device)
             with torch.inference_mode(False):
                 plan = plan_rows(self.adjacency.rowptr) if "cuda" in paths else None
             blocks = self.blocks if "tc" in paths else None
-            self._derived["operands"] = replace(self.adjacency, plan=plan, blocks=blocks).tensors()
-        return self._derived["operands"]
+            self._derived["prepared"] = replace(self.adjacency, plan=plan, blocks=blocks)
+        return self._derived["prepared"]
+
+    def operands(self) -> list[Tensor]:
+        """:meth:`prepared` as the tensor list that ops take.
+
+        Under ``torch.compile`` a graph that was not used before is passed as bare rows: the portable kernels run.
+        """
+        if torch.compiler.is_compiling() and "prepared" not in self._derived:
+            return self.adjacency.tensors()
+        return self.prepared().tensors()
 
     def t(self) -> TCGraph:
         """The reversed graph, with the same edge numbers; built once, and ``g.t().t() is g``."""

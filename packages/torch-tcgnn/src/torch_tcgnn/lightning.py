@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -162,9 +162,10 @@ def _graph_of(batch: Any) -> Any:
     return next((adj for adj in found if adj is not None), None)
 
 
-def _timed_translation(adj: Any, num_nodes: int | None) -> tuple[TCGraph, float]:
+def _timed_translation(adj: Any, num_nodes: int | tuple[int, int] | None) -> tuple[TCGraph, float]:
     """A fresh translation of ``adj`` with its blocks, and the milliseconds it took."""
-    reorder, path = "none", "auto"
+    reorder: str = "none"
+    path: Path = "auto"
     if isinstance(adj, TCGraph):
         reorder, path, num_nodes = adj.reorder, adj.path, (adj.num_cols, adj.num_rows)
         adj = adj.to_edge_index()
@@ -212,7 +213,7 @@ class NodeBatch:
     def to(self, device: torch.device | str) -> NodeBatch:
         """The same batch with every tensor, and the graph, on ``device``."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return NodeBatch(**{name: None if part is None else part.to(device) for name, part in parts.items()})
+        return replace(self, **{name: part.to(device) for name, part in parts.items() if part is not None})
 
 
 class NodeClassifier(LightningModule):
@@ -314,6 +315,9 @@ def _belongs(name: str, part: str) -> bool:
     return name == part or name.startswith(f"{part}.")
 
 
+_PARTS = ("x", "y", "train_mask", "val_mask", "test_mask")
+
+
 class FullGraph(LightningDataModule):
     """One graph as the data of every stage: one batch an epoch, moved to the device and translated once.
 
@@ -346,9 +350,10 @@ class FullGraph(LightningDataModule):
     ) -> None:
         super().__init__()
         self.graph_data = load(data, root) if isinstance(data, str) else data
-        self.translate, self.reorder, self.path = translate, reorder, path
-        needed = ("x", "y", "train_mask", "val_mask", "test_mask")
-        missing = [name for name in needed if getattr(self.graph_data, name) is None]
+        self.translate, self.reorder = translate, reorder
+        self.path: Path = path
+        self._parts: dict[str, Any] = {name: getattr(self.graph_data, name) for name in _PARTS}
+        missing = [name for name, part in self._parts.items() if part is None]
         if missing:
             raise ValueError(f"data must have x, y and three masks, but {self.graph_data!r} lacks {', '.join(missing)}")
         if not translate and self.graph_data.edge_weight is not None:
@@ -376,8 +381,7 @@ class FullGraph(LightningDataModule):
             graph = TCGraph.from_edge_index(
                 data.edge_index, data.num_nodes, data.edge_weight, reorder=self.reorder, path=self.path
             )
-        masks = {name: getattr(data, name) for name in ("train_mask", "val_mask", "test_mask")}
-        return NodeBatch(x=data.x, graph=graph, y=data.y, **masks).to(device)
+        return NodeBatch(graph=graph, **self._parts).to(device)
 
 
 class _Once:

@@ -1,7 +1,7 @@
 """Which rows share a tensor-core window.
 
-A window gathers each distinct column of its rows once, so rows with common neighbours belong together. Only the grouping
-changes: outputs are written to their own rows, and columns are never renumbered.
+A window gathers each distinct column of its rows once, so rows with common neighbours belong together. Only the
+grouping changes: outputs are written to their own rows, and columns are never renumbered.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _community(adjacency: Adjacency) -> Tensor:
 
 
 def _most_common_label(row: Tensor, neighbour: Tensor, label: Tensor) -> Tensor:
-    """One synchronous round: each row takes its neighbours' most common label (own label counted; ties: the smallest)."""
+    """One synchronous round: each row takes its neighbours' most common label (own counted; ties: the smallest)."""
     num_rows = label.shape[0]
     ids = torch.arange(num_rows, device=label.device)
     key = torch.cat([row, ids]) * num_rows + torch.cat([neighbour, label])

@@ -47,7 +47,8 @@ class ToTCGraph:
         path: Path = "auto",
     ) -> None:
         self.weight, self.device, self.remove_edge_index = weight, device, remove_edge_index
-        self.reorder, self.path = reorder, path
+        self.reorder = reorder
+        self.path: Path = path
 
     def __call__(self, data: Any) -> Any:
         """Add the graph to ``data`` and return it."""

@@ -8,7 +8,6 @@ decomposed layers — is left to it, with one warning.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from .. import nn
 from ..graph import TCGraph
 from ..interop.torch_sparse import is_sparse_tensor
+from ..nn.options import Passing
 from .verify import verify
 
 MESSAGE_HOOKS = tuple(
@@ -26,7 +26,7 @@ MESSAGE_HOOKS = tuple(
 )
 
 
-class Accelerated:
+class Accelerated(torch.nn.Module):
     """What an accelerated layer adds to ours.
 
     Attributes:
@@ -36,6 +36,10 @@ class Accelerated:
     """
 
     weights_at: int | None = None
+    pyg: Any
+    passing: Passing
+    edge_dim: int | None
+    unverified: bool
 
     def adopt(self, conv: torch.nn.Module, shared: tuple[str, ...]) -> None:
         """Share the dictionaries ``shared`` of ``conv`` and remember it."""
@@ -58,8 +62,8 @@ class Accelerated:
         return super().forward(x, edge_index, *args, **kwargs)
 
     def named_modules(
-        self, memo: set | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Any:
         """As usual, and last the PyG layer: explainers look for message-passing layers among a model's modules."""
         memo = set() if memo is None else memo
         known = self in memo

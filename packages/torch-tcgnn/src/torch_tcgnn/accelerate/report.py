@@ -15,6 +15,10 @@ class LayerReport:
         layer: its PyG class.
         accelerated: whether it is replaced.
         note: why not, or a setting that differs from the default.
+
+    Example:
+        >>> print(LayerReport("convs.0", "GCNConv", True, ""))
+        convs.0  GCNConv  accelerated
     """
 
     name: str
@@ -29,7 +33,12 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows of :class:`LayerReport`; prints as lines."""
+    """Rows of :class:`LayerReport`; prints as lines.
+
+    Example:
+        >>> print(Report((LayerReport("convs.0", "PNAConv", False, "no accelerated form of PNAConv"),)))
+        convs.0  PNAConv  kept: no accelerated form of PNAConv
+    """
 
     rows: tuple[LayerReport, ...]
 

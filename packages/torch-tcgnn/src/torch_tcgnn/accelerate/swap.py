@@ -27,8 +27,9 @@ def accelerate(
 ) -> Model:
     """Replace the PyG layers of a model by layers on translated graphs.
 
-    Parameters, buffers, submodules and hooks stay the same objects: optimizers and checkpoints do not notice. Subclasses
-    and unsupported layers stay as they are; :func:`report` lists them. The first call with an ``edge_index`` translates it.
+    Parameters, buffers, submodules and hooks stay the same objects: optimizers and checkpoints do not notice.
+    Subclasses and unsupported layers stay as they are; :func:`report` lists them. The first call with an
+    ``edge_index`` translates it.
 
     Args:
         model: any module; a PyG layer itself is replaced in what is returned.

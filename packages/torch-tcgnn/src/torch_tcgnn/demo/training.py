@@ -18,7 +18,8 @@ from .. import nn, reference
 from ..accelerate import accelerate
 from ..data import GraphData
 from ..graph import TCGraph
-from ..lightning import Callback, FullGraph, NodeClassifier, TCGNNAccelerator, Trainer
+from ..lightning import Callback, Trainer  # pyright: ignore[reportPrivateImportUsage]  (only that file imports lightning)
+from ..lightning import FullGraph, NodeClassifier, TCGNNAccelerator
 from ..stopwatch import medians_us
 
 Layer = Callable[[int, int], torch.nn.Module]
@@ -122,7 +123,7 @@ def train(graph: GraphData, variant: Variant, *, epochs: int, seed: int) -> Run:
 
 def step_ms(graph: GraphData, chosen: list[Variant], *, seed: int) -> dict[str, float]:
     """Median milliseconds of a training step (forward, backward, Adam) of each variant, taken in turns."""
-    translated = TCGraph.from_edge_index(graph.edge_index, graph.num_nodes)
+    translated, y = TCGraph.from_edge_index(graph.edge_index, graph.num_nodes), torch.as_tensor(graph.y)
 
     def step(variant: Variant) -> Callable[[], None]:
         model = _model(graph, variant, seed).train()
@@ -133,7 +134,8 @@ def step_ms(graph: GraphData, chosen: list[Variant], *, seed: int) -> dict[str, 
 
         def run() -> None:
             adam.zero_grad()
-            cross_entropy(model(graph.x, adjacency)[graph.train_mask], graph.y[graph.train_mask]).backward()
+            logits = model(graph.x, adjacency)
+            cross_entropy(logits[graph.train_mask], y[graph.train_mask]).backward()
             adam.step()
 
         return run

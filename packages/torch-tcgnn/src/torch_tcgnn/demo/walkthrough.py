@@ -118,7 +118,8 @@ def _load(data: Path | None, seed: int, notes: list[str]) -> list[GraphData]:
         notes.append(f"Cora was left out: {error}")
         return loaded
     notes.append("cora: citation graph of Yang, Cohen and Salakhutdinov (2016), features scaled to row sums of 1.")
-    return [*loaded, replace(cora, x=cora.x / cora.x.sum(1, keepdim=True).clamp(min=1))]
+    x = torch.as_tensor(cora.x)
+    return [*loaded, replace(cora, x=x / x.sum(1, keepdim=True).clamp(min=1))]
 
 
 def _translate(graph: GraphData) -> tuple[TCGraph, dict[str, Any]]:

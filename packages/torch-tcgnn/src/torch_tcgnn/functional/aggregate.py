@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import ops  # noqa: F401  (registers torch.ops.torch_tcgnn)
+from .. import ops
 from ..graph import TCGraph
 from .arguments import (
     REDUCES,
@@ -22,6 +22,7 @@ from .arguments import (
     check_weight,
     operands,
     resolve_precision,
+    structures,
 )
 
 
@@ -54,7 +55,7 @@ def spmm(
         >>> import torch, torch_tcgnn as tcg
         >>> g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 1], [1, 0, 1]]), num_nodes=2)
         >>> tcg.spmm(g, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 1.0, 2.0]))
-        tensor([[3., 4.],
+        tensor([[3.0000, 4.0000],
                 [6.5000, 9.0000]])
 
     Reference:
@@ -62,24 +63,23 @@ def spmm(
     """
     check_choice("reduce", reduce, REDUCES)
     check_features("x", x, g.num_cols, g, dims=(2, 3))
+    precision = resolve_precision(precision, x)
     weight = g.weight if weight is None else weight
     if weight is not None:
         check_weight(weight, x, g)
         if weight.dim() == 2 and x.dim() == 2:
             raise ValueError(f"weight of shape {tuple(weight.shape)} needs x of shape [K, H, F], got {tuple(x.shape)}")
-    if reduce in ("max", "min"):
-        adj, _ = operands(g)
-        return torch.ops.torch_tcgnn.spmm_extremum(adj, x, weight, reduce == "max")[0]
-    out = _sum(g, x, weight, resolve_precision(precision, x))
-    return _divide(out, g) if reduce == "mean" else out
-
-
-def _sum(g: TCGraph, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
-    adj, adj_t = operands(g, x, weight)
     if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: heads are just features
-        flat = torch.ops.torch_tcgnn.spmm(adj, adj_t, x.flatten(1), weight, precision)
-        return flat.view(g.num_rows, *x.shape[1:])
-    return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision)
+        return _aggregate(g, x.flatten(1), weight, reduce, precision).view(g.num_rows, *x.shape[1:])
+    return _aggregate(g, x, weight, reduce, precision)
+
+
+def _aggregate(g: TCGraph, x: Tensor, weight: Tensor | None, reduce: Reduce, precision: Precision) -> Tensor:
+    if reduce in ("max", "min"):
+        return torch.ops.torch_tcgnn.spmm_extremum(operands(g)[0], x, weight, reduce == "max")[0]
+    adj, adj_t = structures(g, x, weight)
+    out = ops.spmm.spmm(adj, adj_t, x, weight, precision)
+    return _divide(out, g) if reduce == "mean" else out
 
 
 def _divide(total: Tensor, g: TCGraph) -> Tensor:
@@ -120,8 +120,8 @@ def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Pr
         raise ValueError(f"a and b must agree after their first dimension, got {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype:
         raise TypeError(f"a and b must have one dtype, got {a.dtype} and {b.dtype}")
-    adj, adj_t = operands(g, a, b)
-    out = torch.ops.torch_tcgnn.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
+    adj, adj_t = structures(g, a, b)
+    out = ops.sddmm.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
     return out if scale == 1.0 else out * scale
 
 

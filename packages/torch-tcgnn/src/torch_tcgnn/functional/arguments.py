@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..graph import TCGraph
 from ..graph_arguments import check_choice
+from ..ops.plain import Structure, needs_grad, plain_eager
 
 Precision = Literal["ieee", "tf32"]
 Reduce = Literal["sum", "mean", "max", "min"]
@@ -18,8 +19,14 @@ REDUCES: tuple[Reduce, ...] = ("sum", "mean", "max", "min")
 
 def operands(g: TCGraph, *inputs: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
     """The tensor lists of a graph and, where a gradient will flow to one of ``inputs``, of its transpose."""
-    backward = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
-    return g.operands(), g.t().operands() if backward else []
+    return g.operands(), g.t().operands() if needs_grad(*inputs) else []
+
+
+def structures(g: TCGraph, *inputs: Tensor | None) -> tuple[Structure, Structure]:
+    """As :func:`operands`, for operators that can be called past the dispatcher: adjacencies where that is possible."""
+    if not plain_eager(*inputs):
+        return operands(g, *inputs)
+    return g.prepared(), g.t().prepared() if needs_grad(*inputs) else []
 
 
 def resolve_precision(precision: Precision | None, x: Tensor) -> Precision:

@@ -68,7 +68,25 @@ def as_graph(
 
 
 def read_edges(adj: Any, num_nodes: int | tuple[int, int] | None = None, *, flow: Flow = "source_to_target") -> Edges:
-    """Sources, targets, values and sizes of any supported format; see :func:`as_graph` for the arguments."""
+    """Sources, targets, values and sizes of any supported format.
+
+    Args:
+        adj: as for :func:`as_graph`.
+        num_nodes: as for :func:`as_graph`.
+        flow: as for :func:`as_graph`.
+
+    Raises:
+        TypeError: an unknown format.
+        ValueError: another size than ``num_nodes`` says, or a reversed ``flow`` of a matrix.
+
+    Example:
+        >>> import torch
+        >>> read_edges(torch.tensor([[0.0, 2.0], [0.0, 0.0]]).to_sparse_csr()).edge_index.tolist()
+        [[1], [0]]
+
+    Reference:
+        PyG's convention: ``edge_index = [source, target]``, ``adj_t[target, source]``.
+    """
     if isinstance(adj, TCGraph):
         check_graph_size(adj, num_nodes)
         return Edges(adj.to_edge_index(), adj.weight, adj.num_cols, adj.num_rows)
@@ -97,7 +115,12 @@ def check_graph_size(graph: TCGraph, num_nodes: int | tuple[int, int] | None) ->
 
 
 def from_sparse(adj_t: Tensor, *, reorder: str = "none", path: Path = "auto") -> TCGraph:
-    """Translate a torch sparse COO, CSR or CSC matrix; rows are targets.
+    """Translate a torch sparse matrix.
+
+    Args:
+        adj_t: ``[num_targets, num_sources]`` COO, CSR or CSC; values become edge weights, all-one values none.
+        reorder: see :meth:`TCGraph.from_edge_index`.
+        path: likewise.
 
     Raises:
         ValueError: another layout, or not a matrix.
@@ -106,15 +129,32 @@ def from_sparse(adj_t: Tensor, *, reorder: str = "none", path: Path = "auto") ->
         >>> import torch, torch_tcgnn as tcg
         >>> tcg.from_sparse(torch.eye(3).to_sparse())
         TCGraph(3 targets, 3 sources, 3 edges, cpu)
+
+    Reference:
+        PyG's convention: ``adj_t[target, source]``.
     """
     return read_torch_sparse_layout(adj_t, None).graph(reorder=reorder, path=path)
 
 
 def from_torch_sparse(adj_t: Any, *, reorder: str = "none", path: Path = "auto") -> TCGraph:
-    """Translate a ``torch_sparse.SparseTensor``; rows are targets.
+    """Translate a ``torch_sparse.SparseTensor``.
+
+    Args:
+        adj_t: ``[num_targets, num_sources]``; values become edge weights, all-one values none.
+        reorder: see :meth:`TCGraph.from_edge_index`.
+        path: likewise.
 
     Raises:
         TypeError: something else.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> tcg.from_torch_sparse(torch.eye(3))
+        Traceback (most recent call last):
+        TypeError: adj_t must be a torch_sparse.SparseTensor, got Tensor
+
+    Reference:
+        PyG's convention: ``adj_t[target, source]``.
     """
     if not is_sparse_tensor(adj_t):
         raise TypeError(f"adj_t must be a torch_sparse.SparseTensor, got {type(adj_t).__name__}")
@@ -122,10 +162,25 @@ def from_torch_sparse(adj_t: Any, *, reorder: str = "none", path: Path = "auto")
 
 
 def from_scipy(matrix: Any, *, reorder: str = "none", path: Path = "auto") -> TCGraph:
-    """Translate a SciPy sparse matrix or array; rows are targets: ``spmm(from_scipy(m), x)`` is ``m @ x``.
+    """Translate a SciPy sparse matrix or array, so that ``spmm(from_scipy(m), x)`` is ``m @ x``.
+
+    PyG's ``from_scipy_sparse_matrix`` reads rows as sources instead; give ``m.T`` for the graph it means.
+
+    Args:
+        matrix: ``[num_targets, num_sources]``; values become edge weights, all-one values none.
+        reorder: see :meth:`TCGraph.from_edge_index`.
+        path: likewise.
 
     Raises:
         TypeError: something else.
+
+    Example:
+        >>> import numpy, scipy.sparse, torch_tcgnn as tcg
+        >>> tcg.from_scipy(scipy.sparse.csr_array(numpy.eye(3)))
+        TCGraph(3 targets, 3 sources, 3 edges, cpu)
+
+    Reference:
+        The matrix product of SciPy.
     """
     if not is_scipy(matrix):
         raise TypeError(f"matrix must be a SciPy sparse matrix or array, got {type(matrix).__name__}")
@@ -133,10 +188,25 @@ def from_scipy(matrix: Any, *, reorder: str = "none", path: Path = "auto") -> TC
 
 
 def from_dgl(graph: Any, *, reorder: str = "none", path: Path = "auto") -> TCGraph:
-    """Translate a DGL graph with one edge type; edges in edge-id order.
+    """Translate a DGL graph; edges in edge-id order.
+
+    Args:
+        graph: one edge type: slice others, ``g[etype]``.
+        reorder: see :meth:`TCGraph.from_edge_index`.
+        path: likewise.
 
     Raises:
         TypeError: something else.
+        ValueError: several edge types.
+
+    Example:
+        >>> import torch_tcgnn as tcg
+        >>> tcg.from_dgl("graph")
+        Traceback (most recent call last):
+        TypeError: graph must be a DGL graph, got str
+
+    Reference:
+        DGL's ``edges(form="uv", order="eid")``.
     """
     if not is_dgl(graph):
         raise TypeError(f"graph must be a DGL graph, got {type(graph).__name__}")

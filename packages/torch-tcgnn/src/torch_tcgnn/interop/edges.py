@@ -12,7 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..graph import TCGraph, check_edge_index, check_ids
+from ..graph import Path, TCGraph
+from ..graph_arguments import check_edge_index, check_ids
 
 Loops = Literal["keep", "sum", "replace"]
 """What becomes of a loop that exists when loops are added: its weight is kept, added to, or replaced."""
@@ -28,6 +29,13 @@ class Edges:
         num_sources: number of sources; ``None`` when the format does not say and nothing else did.
         num_targets: number of targets, likewise.
         loops: PyG's rule for existing self loops of this format.
+
+    Example:
+        >>> Edges(torch.tensor([[0], [1]]), None, 2, 2).graph()
+        TCGraph(2 targets, 2 sources, 1 edges, cpu)
+
+    Reference:
+        PyG's ``edge_index``.
     """
 
     edge_index: Tensor
@@ -47,10 +55,11 @@ class Edges:
             if size is not None:
                 check_ids(self.edge_index, which, size)
 
-    def graph(self, *, reorder: str = "none", path: str = "auto", validate: bool = True) -> TCGraph:
+    def graph(self, *, reorder: str = "none", path: Path = "auto", validate: bool = True) -> TCGraph:
         """Translate."""
-        known = self.num_sources is not None and self.num_targets is not None
-        size = (self.num_sources, self.num_targets) if known else None
+        size = None
+        if self.num_sources is not None and self.num_targets is not None:
+            size = (self.num_sources, self.num_targets)
         return TCGraph.from_edge_index(
             self.edge_index, size, self.weight, reorder=reorder, path=path, validate=validate
         )
@@ -72,5 +81,7 @@ def matrix_size(num_nodes: int | tuple[int, int] | None, rows: int, cols: int, w
     if num_nodes is not None:
         said = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         if tuple(said) != (cols, rows):
-            raise ValueError(f"{what} has {cols} sources (columns) and {rows} targets (rows), but num_nodes is {num_nodes}")
+            raise ValueError(
+                f"{what} has {cols} sources (columns) and {rows} targets (rows), but num_nodes is {num_nodes}"
+            )
     return cols, rows

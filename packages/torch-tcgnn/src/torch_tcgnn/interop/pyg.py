@@ -22,7 +22,7 @@ def read_edge_index(edge_index: Tensor, num_nodes: int | tuple[int, int] | None,
     if is_edge_index(edge_index):
         edge_index = edge_index.as_tensor()  # pyright: ignore[reportAttributeAccessIssue]
     if flow == "target_to_source":
-        edge_index, sizes = edge_index.flip(0), sizes[::-1]
+        edge_index, sizes = edge_index.flip(0), (sizes[1], sizes[0])
     return Edges(edge_index, None, sizes[0], sizes[1])
 
 

@@ -26,7 +26,7 @@ def read_scipy(matrix: Any, num_nodes: int | tuple[int, int] | None) -> Edges:
     """
     if len(matrix.shape) != 2:
         raise ValueError(f"SciPy adjacency must be a matrix, got shape {matrix.shape}")
-    num_sources, num_targets = matrix_size(num_nodes, *matrix.shape, "the SciPy matrix")
+    num_sources, num_targets = matrix_size(num_nodes, matrix.shape[0], matrix.shape[1], "the SciPy matrix")
     coo = matrix.tocoo()
     edge_index = torch.stack([torch.from_numpy(ids.astype("int64")) for ids in (coo.col, coo.row)])
     value = torch.from_numpy(coo.data.copy())

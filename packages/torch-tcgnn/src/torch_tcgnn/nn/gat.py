@@ -19,7 +19,7 @@ class GATConv(torch.nn.Module):
     """PyG's ``GATConv`` on translated graphs, with fused attention.
 
     Args:
-        in_channels: input features (one map ``lin``), or ``(source, target)`` features (two maps); -1: the first input's.
+        in_channels: input features (one map), or ``(source, target)`` features (two maps); -1 takes the first input's.
         out_channels: output features of a head.
         heads: attention heads ``H``.
         concat: concatenate heads, else average them.
@@ -27,15 +27,15 @@ class GATConv(torch.nn.Module):
         dropout: on the attention weights, in training.
         add_self_loops: replace loops by one for each node that is source and target.
         edge_dim: size of edge features.
-        fill_value: edge features of loops: a number, a tensor, or ``"mean"``, ``"add"``, ``"min"``, ``"max"``, ``"mul"``
-            over the edges into the node.
+        fill_value: edge features of loops: a number, a tensor, or ``"mean"``, ``"add"``, ``"min"``, ``"max"`` or
+            ``"mul"`` over the edges into the node.
         bias: learn a bias.
         residual: add a learned map of the target features.
         options: ``flow`` of PyG's ``MessagePassing``.
 
     Shapes:
-        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1] | None)``, ``edge_attr`` ``[E, edge_dim]``; output ``[M, H·out]``
-        or, without ``concat``, ``[M, out]``.
+        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1] | None)``, ``edge_attr`` ``[E, edge_dim]``; output
+        ``[M, H·out]`` or, without ``concat``, ``[M, out]``.
 
     Raises:
         NotImplementedError: an option that only PyG's layer has.
@@ -50,6 +50,9 @@ class GATConv(torch.nn.Module):
     Reference:
         Veličković et al., Graph attention networks, ICLR 2018.
     """
+
+    att_edge: Parameter | None
+    bias: Parameter | None
 
     def __init__(
         self,
@@ -85,7 +88,8 @@ class GATConv(torch.nn.Module):
         self.att_src = Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = Parameter(torch.empty(1, heads, out_channels))
         self.lin_edge = None if edge_dim is None else glorot_map(edge_dim)
-        self.register_parameter("att_edge", None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels)))
+        att_edge = None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels))
+        self.register_parameter("att_edge", att_edge)
         total = out_channels * (heads if concat else 1)
         target = in_channels if isinstance(in_channels, int) else in_channels[1]
         self.res = glorot_map(target, total) if residual else None
@@ -150,7 +154,8 @@ class GATConv(torch.nn.Module):
     def _maps(self, source: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """``[K, H, C]`` and ``[M, H, C]``; the same tensor for one node set under one map."""
         shape = (-1, self.heads, self.out_channels)
-        map_source, map_target = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
+        maps: tuple[Any, Any] = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
+        map_source, map_target = maps
         h_source = map_source(source).view(shape)
         if target is source and map_target is map_source:
             return h_source, h_source

@@ -34,8 +34,8 @@ class GATv2Conv(torch.nn.Module):
         options: ``flow`` of PyG's ``MessagePassing``.
 
     Shapes:
-        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1])``, ``edge_attr`` ``[E, edge_dim]``; output ``[M, H·out]`` or,
-        without ``concat``, ``[M, out]``.
+        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1])``, ``edge_attr`` ``[E, edge_dim]``; output
+        ``[M, H·out]`` or, without ``concat``, ``[M, out]``.
 
     Raises:
         NotImplementedError: an option that only PyG's layer has.
@@ -50,6 +50,8 @@ class GATv2Conv(torch.nn.Module):
     Reference:
         Brody et al., How attentive are graph attention networks?, ICLR 2022.
     """
+
+    bias: Parameter | None
 
     def __init__(
         self,

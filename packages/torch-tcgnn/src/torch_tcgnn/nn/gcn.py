@@ -45,6 +45,8 @@ class GCNConv(torch.nn.Module):
         Kipf & Welling, Semi-supervised classification with graph convolutional networks, ICLR 2017.
     """
 
+    bias: Parameter | None
+
     def __init__(
         self,
         in_channels: int,

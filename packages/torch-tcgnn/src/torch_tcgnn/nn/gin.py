@@ -41,6 +41,8 @@ class GINConv(torch.nn.Module):
         Xu et al., How powerful are graph neural networks?, ICLR 2019.
     """
 
+    eps: Tensor
+
     def __init__(self, nn: torch.nn.Module, eps: float = 0.0, train_eps: bool = False, **options: Any) -> None:
         super().__init__()
         self.aggr = options.pop("aggr", "add")

@@ -43,6 +43,8 @@ class GINEConv(torch.nn.Module):
         Hu et al., Strategies for pre-training graph neural networks, ICLR 2020.
     """
 
+    eps: Tensor
+
     def __init__(
         self,
         nn: torch.nn.Module,

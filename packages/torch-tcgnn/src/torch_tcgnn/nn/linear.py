@@ -48,6 +48,9 @@ class Linear(torch.nn.Module):
         torch.Size([2, 3])
     """
 
+    weight: Parameter | UninitializedParameter
+    bias: Parameter | None
+
     def __init__(
         self,
         in_channels: int,
@@ -88,7 +91,7 @@ class Linear(torch.nn.Module):
 
     def _settle(self, in_channels: int) -> None:
         self.in_channels = in_channels
-        self.weight.materialize((self.out_channels, in_channels))  # pyright: ignore[reportCallIssue]
+        self.weight.materialize((self.out_channels, in_channels))  # pyright: ignore[reportAttributeAccessIssue]
         self._hook.remove()
         del self._hook
 

@@ -1,4 +1,4 @@
-"""The graph a layer works on, for whatever it was handed: from the shared cache, or traced where a compiler looks on."""
+"""The graph a layer works on, for whatever it was handed: from the shared cache, or traced by a compiler."""
 
 from __future__ import annotations
 

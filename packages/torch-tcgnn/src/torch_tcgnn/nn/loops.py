@@ -18,7 +18,8 @@ from torch.nn.functional import pad
 
 from ..functional import segment
 from ..graph import Flow, TCGraph
-from ..interop import Loops, read_edges
+from ..interop.as_graph import read_edges
+from ..interop.edges import Loops
 from .lookup import edge_weights, remembered
 
 
@@ -102,8 +103,10 @@ def _build(adj: Any, size: tuple[int, int], flow: Flow, gcn: bool, add: bool) ->
     if translated and not add:
         graph = adj
     else:
-        options = {"reorder": adj.reorder, "path": adj.path} if translated else {}
-        graph = TCGraph.from_edge_index(edge_index, (num_sources, num_targets + extra), validate=False, **options)
+        reorder, path = (adj.reorder, adj.path) if translated else ("none", "auto")
+        graph = TCGraph.from_edge_index(
+            edge_index, (num_sources, num_targets + extra), reorder=reorder, path=path, validate=False
+        )
     return LoopedGraph(
         graph, edge_index, kept, own_loop, edges.weight, num_edges, num_loops, num_targets, edges.loops, extra
     )
@@ -186,7 +189,9 @@ def _reduced(looped: LoopedGraph, edge_attr: Tensor, fill: str, flow: Flow) -> T
     source, target = looped.edge_index[:, : looped.edge_index.shape[1] - looped.num_loops]
     node = target
     if flow == "target_to_source":  # PyG reduces over edge_index[1] in either flow
-        node = torch.where(target == looped.num_targets, looped.graph.num_cols, source) if looped.extra_target else source
+        node = source
+        if looped.extra_target:
+            node = torch.where(target == looped.num_targets, looped.graph.num_cols, source)
     values = edge_attr if looped.kept is None else edge_attr.index_select(0, looped.kept)
     index = node.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
     shape = (max(looped.graph.num_rows, looped.graph.num_cols + 1), *values.shape[1:])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from ..functional.arguments import PRECISIONS, Precision, check_choice
+from ..functional.arguments import PRECISIONS, Precision, Reduce, check_choice
 from ..graph import Flow
 
-AGGREGATIONS = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min": "min"}
+AGGREGATIONS: dict[str, Reduce] = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min": "min"}
 FLOWS: tuple[Flow, ...] = get_args(Flow)
 
 
@@ -22,7 +22,7 @@ class Passing:
         precision: see :func:`torch_tcgnn.spmm`.
     """
 
-    reduces: tuple[str, ...]
+    reduces: tuple[Reduce, ...]
     flow: Flow
     precision: Precision | None
 

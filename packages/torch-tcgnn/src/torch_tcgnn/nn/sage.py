@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize as l2_normalize
 
 from .features import Features, aggregate_then_map, node_sizes, pair
-from .linear import Linear
+from .linear import Linear, reset
 from .lookup import plain_graph
 from .options import read_options
 
@@ -73,8 +73,7 @@ class SAGEConv(torch.nn.Module):
     def reset_parameters(self) -> None:
         """Draw new parameters."""
         for lin in self.children():
-            if hasattr(lin, "reset_parameters"):
-                lin.reset_parameters()
+            reset(lin)
 
     def forward(
         self, x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None

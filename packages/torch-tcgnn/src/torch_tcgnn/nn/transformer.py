@@ -30,8 +30,8 @@ class TransformerConv(torch.nn.Module):
         options: ``flow`` of PyG's ``MessagePassing``.
 
     Shapes:
-        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1])``, ``edge_attr`` ``[E, edge_dim]``; output ``[M, H·out]`` or,
-        without ``concat``, ``[M, out]``.
+        ``x`` ``[N, in]`` or a pair ``([K, in_0], [M, in_1])``, ``edge_attr`` ``[E, edge_dim]``; output
+        ``[M, H·out]`` or, without ``concat``, ``[M, out]``.
 
     Raises:
         NotImplementedError: an option that only PyG's layer has; ``edge_attr`` without ``edge_dim``.

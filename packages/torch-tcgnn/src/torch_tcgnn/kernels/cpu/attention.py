@@ -19,8 +19,8 @@ from .extremum import row_chunks
 from .sddmm import sampled_product
 from .spmm import gather_sum
 
-CHUNK_ELEMENTS = 1 << 18
-"""Elements of one temporary of a chunk (1 MiB of float32)."""
+CHUNK_ELEMENTS = 1 << 17
+"""Elements of one temporary of a chunk (512 KiB of float32): chunks stay in cache and in memory that was touched before."""
 HELD_BYTES = 32 << 20
 """Most memory for weights and gradients of logits that the second pass of backward finds ready."""
 
@@ -30,6 +30,7 @@ class Chunk:
     """Rows ``first`` to ``last`` of an adjacency with their ``e`` entries.
 
     Attributes:
+        begin: first of its entries.
         rowptr: ``[last − first + 1]``, from 0.
         col: ``[e]`` column of each entry.
         row: ``[e]`` row of each entry, counted from ``first``.
@@ -38,6 +39,7 @@ class Chunk:
 
     first: int
     last: int
+    begin: int
     rowptr: Tensor
     col: Tensor
     row: Tensor
@@ -83,7 +85,7 @@ def chunks(adjacency: Adjacency, width: int) -> Iterator[Chunk]:
         local = rowptr[first : last + 1] - begin
         row = torch.arange(last - first).repeat_interleave(local.diff(), output_size=end - begin)
         edge = adjacency.edge[begin:end] if adjacency.edge.numel() else torch.arange(begin, end)
-        yield Chunk(first, last, local, adjacency.col[begin:end].to(rowptr.dtype), row, edge)
+        yield Chunk(first, last, begin, local, adjacency.col[begin:end].to(rowptr.dtype), row, edge)
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
@@ -143,7 +145,9 @@ class Saved:
         grad: ``[H, M, F]`` gradient of the output.
         lse: ``[M, H]``; −inf is stored as +inf, so that a target without neighbours gives weights of 0.
         delta: ``[M, H]``: ``<grad, out>``, the mean of the weights' gradients under the softmax.
-        held: ``[E, H]`` weights after dropout and gradients of logits, by input edge; ``None`` where they are too large.
+        held: ``[E, H]`` weights after dropout and gradients of logits in the order of the rows' entries; ``None`` where
+            they are too large.
+        place: ``[E]`` where there an input edge stands.
     """
 
     grad: Tensor
@@ -152,15 +156,19 @@ class Saved:
     dropout: float
     seed: Tensor
     held: tuple[Tensor, Tensor] | None
+    place: Tensor | None
 
     @classmethod
-    def of(cls, num_edges: int, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
+    def of(cls, adjacency: Adjacency, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
         delta = (grad.detach().to(lse.dtype) * out.to(lse.dtype)).sum(-1)
-        held = None
-        if 2 * num_edges * lse.shape[1] * lse.element_size() <= HELD_BYTES:
-            held = lse.new_empty(num_edges, lse.shape[1]), lse.new_empty(num_edges, lse.shape[1])
+        shape, held, place = (adjacency.num_edges, lse.shape[1]), None, None
+        if 2 * shape[0] * shape[1] * lse.element_size() <= HELD_BYTES:
+            held = lse.new_empty(shape), lse.new_empty(shape)
+            if adjacency.edge.numel():
+                place = torch.empty_like(adjacency.edge)
+                place[adjacency.edge.long()] = torch.arange(shape[0], dtype=place.dtype)
         lse = lse.masked_fill(lse == float("-inf"), float("inf"))
-        return cls(by_head(grad, lse.dtype), lse, delta, dropout, seed, held)
+        return cls(by_head(grad, lse.dtype), lse, delta, dropout, seed, held, place)
 
     def at_rows(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor) -> tuple[Tensor, Tensor]:
         """Weights after dropout and gradient of the logits, both ``[e, H]``, where targets are the chunk's rows.
@@ -169,16 +177,16 @@ class Saved:
         """
         found = self._entries(chunk, logits, grad_weight, chunk.at_rows)
         if self.held is not None:
-            edge = chunk.edge.long()
             for held, entries in zip(self.held, found):
-                held.index_copy_(0, edge, entries)
+                held[chunk.begin : chunk.begin + entries.shape[0]] = entries
         return found
 
     def at_cols(self, chunk: Chunk, recompute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """The same where targets are the chunk's columns; ``recompute`` gives ``logits`` and ``grad_weight``."""
         if self.held is not None:
             weight, grad_logits = self.held
-            return weight.index_select(0, chunk.edge), grad_logits.index_select(0, chunk.edge)
+            place = chunk.edge if self.place is None else self.place.index_select(0, chunk.edge)
+            return weight.index_select(0, place), grad_logits.index_select(0, place)
         return self._entries(chunk, *recompute(), chunk.at_cols)
 
     def _entries(

@@ -46,7 +46,7 @@ def additive_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, source, target and edge (empty where there is no edge operand)."""
     dtype, heads = lse.dtype, value.shape[1]
-    saved = Saved.of(adjacency.num_edges, grad, out, lse, dropout, seed)
+    saved = Saved.of(adjacency, grad, out, lse, dropout, seed)
     values = by_head(value, dtype)
     wide_source, wide_target = source.detach().to(dtype), target.detach().to(dtype)
     grad_value, grad_source, grad_target = (t.new_zeros(t.shape) for t in (value, source, target))

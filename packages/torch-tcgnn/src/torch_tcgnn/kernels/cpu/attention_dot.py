@@ -50,7 +50,7 @@ def dot_attention_backward(
     """Gradients of query, key, value and edge (empty where there is no edge operand)."""
     dtype = lse.dtype
     width = key.shape[1] * (1 if edge is None else key.shape[2])
-    saved = Saved.of(adjacency.num_edges, grad, out, lse, dropout, seed)
+    saved = Saved.of(adjacency, grad, out, lse, dropout, seed)
     queries, keys, values = (by_head(t, dtype) for t in (query, key, value))
     grad_query, grad_key, grad_value = (t.new_zeros(t.shape) for t in (query, key, value))
     grad_edge = value.new_empty(0) if edge is None else edge.new_empty(edge.shape)

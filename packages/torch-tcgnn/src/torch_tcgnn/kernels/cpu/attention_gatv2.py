@@ -47,7 +47,7 @@ def gatv2_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of left, right, att and edge (empty where there is no edge operand)."""
     dtype, width = lse.dtype, att.numel()
-    saved = Saved.of(adjacency.num_edges, grad, out, lse, dropout, seed)
+    saved = Saved.of(adjacency, grad, out, lse, dropout, seed)
     wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
     lefts = by_head(left, dtype)
     grad_left, grad_right = (t.new_zeros(t.shape) for t in (left, right))

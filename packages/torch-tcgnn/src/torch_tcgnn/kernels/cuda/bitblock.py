@@ -106,7 +106,7 @@ def multiply(
         wide = adjacency.rowptr.dtype == torch.int64
         config = configure(x.dtype, width, aligned, values is not None, precision, wide)
     spmm_kernel, combine_kernel = _kernels(config, x.get_device())
-    stream = nvrtc.TorchStream(x.device)
+    stream = nvrtc.current_stream(x.device)
     num_items = blocks.items.shape[0]
     num_splits = blocks.splits.shape[0]
     partial = x.new_empty(blocks.partial_window.shape[0] * 8 * heads * width, dtype=torch.float32)

@@ -47,14 +47,14 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4 &first, cons
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
         int p = 2 * j, q = 2 * j + 1;
-#if TYPE == 0
-        u32 xp = to_tf32(x[p]), xq = to_tf32(x[q]), yp = to_tf32(y[p]), yq = to_tf32(y[q]);
-        u32 wp = to_tf32(w[p]), wq = to_tf32(w[q]);
-#if IEEE
+#if TYPE == 0 && IEEE
+        u32 xp = truncate_tf32(x[p]), xq = truncate_tf32(x[q]), yp = truncate_tf32(y[p]), yq = truncate_tf32(y[q]);
+        u32 wp = truncate_tf32(w[p]), wq = truncate_tf32(w[q]);
         mma(c, rest_of(x[p], xp), rest_of(y[p], yp), rest_of(x[q], xq), rest_of(y[q], yq), wp, wq);
         mma(c, xp, yp, xq, yq, rest_of(w[p], wp), rest_of(w[q], wq));
-#endif
         mma(c, xp, yp, xq, yq, wp, wq);
+#elif TYPE == 0
+        mma(c, to_tf32(x[p]), to_tf32(y[p]), to_tf32(x[q]), to_tf32(y[q]), to_tf32(w[p]), to_tf32(w[q]));
 #else
         mma(c, x[p], y[p], x[q], y[q], w[p], w[q]);
 #endif

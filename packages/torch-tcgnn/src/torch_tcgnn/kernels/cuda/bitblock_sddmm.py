@@ -73,7 +73,7 @@ def sddmm(
         config = configure(a.dtype, width, aligned, precision, wide)
     num_items = blocks.items.shape[0]
     launch(
-        nvrtc.TorchStream(a.device), nvrtc.launch_config((-(-num_items // WARPS), 1, heads), 32 * WARPS),
+        nvrtc.current_stream(a.device), nvrtc.launch_config((-(-num_items // WARPS), 1, heads), 32 * WARPS),
         _kernel(config, a.get_device()), blocks.items.data_ptr(), num_items, blocks.block_col.data_ptr(),
         blocks.block_mask.data_ptr(), blocks.block_slot.data_ptr(), blocks.slot_entry.data_ptr(),
         nvrtc.address(blocks.slot_ptr), nvrtc.address(adjacency.edge), nvrtc.address(blocks.row_order), a.data_ptr(), b.data_ptr(),

@@ -112,7 +112,7 @@ def gather_sum(
         alignment = 16 if table.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 else table.element_size()
         config = configure(table.dtype, width, alignment, weight is not None, plan.short.dtype, col.dtype)
     spmm_kernel, combine_kernel = _kernels(config, table.get_device())
-    stream = nvrtc.TorchStream(table.device)
+    stream = nvrtc.current_stream(table.device)
     num_pieces, num_wide, num_short = plan.pieces.shape[0], plan.wide.shape[0], plan.short.shape[0]
     sums = torch.float64 if table.dtype == torch.float64 else torch.float32
     partial = table.new_empty(num_pieces * heads * width, dtype=sums)

@@ -129,11 +129,13 @@ def address(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() if tensor.numel() else 0
 
 
-class TorchStream:
-    """PyTorch's current stream, in the protocol that cuda-core reads."""
+def current_stream(device: torch.device) -> Any:
+    """PyTorch's current stream on a GPU, as cuda-core takes it."""
+    return _stream(torch._C._cuda_getCurrentRawStream(device.index))
 
-    def __init__(self, device: torch.device) -> None:
-        self.handle = torch.cuda.current_stream(device).cuda_stream
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+@functools.lru_cache(maxsize=256)
+def _stream(handle: int) -> Any:
+    from cuda.core import Stream
+
+    return Stream.from_handle(handle)

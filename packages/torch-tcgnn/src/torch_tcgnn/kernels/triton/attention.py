@@ -16,8 +16,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
+from ..device import on_device
 from ..dropout import FIRST, GAMMA, SECOND, keep_scale, threshold
-from .tile import on_device
 
 _GAMMA = tl.constexpr(GAMMA)
 _FIRST = tl.constexpr(FIRST)

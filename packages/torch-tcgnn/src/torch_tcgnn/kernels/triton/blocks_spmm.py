@@ -17,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .tile import MAX_FEATURES, on_device, power_of_two, rows_of, vector
+from ..device import on_device
+from .tile import MAX_FEATURES, power_of_two, rows_of, vector
 
 STEP = 4
 """Blocks of a step: 32 gathered rows."""

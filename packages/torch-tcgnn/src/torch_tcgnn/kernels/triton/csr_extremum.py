@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from ...row_plan import TRIP
+from ..device import on_device
 from .lanes import SIZES, Lists, edge_of, lanes, lists, num_programs, sums_of_pieces
 from .plans import plan_of
-from .tile import NUM_WARPS, on_device, rows_of, tile, vector
+from .tile import NUM_WARPS, rows_of, tile, vector
 
 
 @triton.jit(do_not_specialize=SIZES)

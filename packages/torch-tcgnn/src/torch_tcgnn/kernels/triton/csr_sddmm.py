@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from ...row_plan import TRIP
+from ..device import on_device
 from .lanes import SIZES, edge_of, lanes, lists, num_programs
 from .plans import plan_of
-from .tile import NUM_WARPS, on_device, rows_of, tile, vector
+from .tile import NUM_WARPS, rows_of, tile, vector
 
 MAX_RESIDENT = 512
 """Features of the target row that stay in registers."""

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from ...row_plan import TRIP
+from ..device import on_device
 from .lanes import SIZES, edge_of, lanes, num_programs, whole_rows
 from .plans import plan_of
-from .tile import NUM_WARPS, THREADS, on_device, power_of_two
+from .tile import NUM_WARPS, THREADS, power_of_two
 
 MAX_HEADS = 16
 """Heads of one program."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor
 
 NUM_WARPS = 4
@@ -29,7 +26,7 @@ def vector(width: int, *tables: Tensor) -> int:
 
 @functools.cache
 def tile(width: int, elements: int, limit: int = MAX_FEATURES) -> tuple[int, int]:
-    """``(ROWS, BLOCK_F)`` for rows of ``width`` features: a thread holds ``elements`` of the tile (more near ``limit``)."""
+    """``(ROWS, BLOCK_F)`` for rows of ``width`` features: a thread holds ``elements`` (more near ``limit``)."""
     features = power_of_two(width)
     if features > limit:
         features = limit
@@ -47,8 +44,3 @@ def rows_of(x: Tensor) -> Tensor:
     """``[K, ...]`` as ``[K, C]`` with neighbouring features side by side; the stride between rows is free."""
     flat = x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
     return flat if flat.shape[1] <= 1 or flat.stride(1) == 1 else flat.contiguous()
-
-
-def on_device(t: Tensor) -> AbstractContextManager[object]:
-    """Make a tensor's GPU the current one for a launch."""
-    return torch.cuda.device(t.device) if t.is_cuda else contextlib.nullcontext()

@@ -1,0 +1,33 @@
+"""Calls that only autograd and a kernel can see need no dispatcher.
+
+Passing a graph through ``torch.ops`` costs tens of microseconds of list conversions a call, more than small kernels run.
+In plain eager mode the operators are therefore called on :class:`Adjacency` objects directly; under ``torch.compile``,
+``torch.export``, dispatch modes, functorch transforms or tensor subclasses they are called as ops on tensor lists.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..adjacency import Adjacency
+
+Structure = list[Tensor] | Adjacency
+"""A graph as an operator takes it: a tensor list through the dispatcher, an adjacency past it."""
+PLAIN = (Tensor, Parameter)
+
+
+def plain_eager(*inputs: Tensor | None) -> bool:
+    """Whether nothing but autograd would see an operator on ``inputs``."""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and all(t is None or type(t) in PLAIN for t in inputs)
+    )
+
+
+def needs_grad(*inputs: Tensor | None) -> bool:
+    """Whether a gradient will flow to one of ``inputs``."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
