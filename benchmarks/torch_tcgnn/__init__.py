@@ -1,12 +1,13 @@
 """torch-tcgnn beside its peers: which cases there are.
 
-Graphs and inputs are in `tasks`, their float64 answers in `oracle`. One file a question (`spmm_cpu`, `sddmm_cpu`,
-`layers_cpu`) declares its cases, `cpu_peers` adapts the peers, `facts` and `accuracy` measure what is no race.
+One file a question and device: ``spmm_cpu``, ``sddmm_gpu``, ``layers_gpu``, … declare cases. Graphs and inputs are in
+`tasks` and `gpu_tasks`, float64 answers in `oracle` and `layer_steps`, the peers in `cpu_peers`, `gpu_peers` and
+`cusparse`; `facts`, `facts_gpu` and `accuracy` measure what is no race.
 """
 
 from benchmarks.case import Case, Fact
-from benchmarks.torch_tcgnn import accuracy, layers_cpu, sddmm_cpu, spmm_cpu
-from benchmarks.torch_tcgnn import facts as measures
+from benchmarks.torch_tcgnn import accuracy, facts_gpu, layers_cpu, layers_gpu, sddmm_cpu, sddmm_gpu, spmm_cpu, spmm_gpu
+from benchmarks.torch_tcgnn import facts as facts_cpu
 
 PEERS = ("scipy", "torch-geometric")
 
@@ -15,9 +16,10 @@ __all__ = ["PEERS", "cases", "facts"]
 
 def cases() -> list[Case]:
     """All cases of the package."""
-    return [*spmm_cpu.cases(), *sddmm_cpu.cases(), *layers_cpu.cases()]
+    on_cpu = (*spmm_cpu.cases(), *sddmm_cpu.cases(), *layers_cpu.cases())
+    return [*on_cpu, *spmm_gpu.cases(), *sddmm_gpu.cases(), *layers_gpu.cases()]
 
 
 def facts() -> list[Fact]:
     """All facts of the package."""
-    return [*measures.facts(), *accuracy.facts()]
+    return [*facts_cpu.facts(), *facts_gpu.facts(), *accuracy.facts()]

@@ -12,7 +12,6 @@ import torch
 import torch_tcgnn as tcg
 from torch import Tensor
 from torch_tcgnn import reference
-from torch_tcgnn.kernels.dropout import keep_mask
 from torch_tcgnn.ops.attention import ADDITIVE, DOT, GATV2
 
 SOURCES, TARGETS = 6, 5
@@ -293,33 +292,6 @@ def test_dropout_acts_in_training_only_and_one_drops_everything() -> None:
     assert not attend("gat", g, tensors, dropout=1.0, training=True).any()
 
 
-def test_dropout_keeps_the_right_share_independently_over_edges_heads_and_seeds() -> None:
-    edges, heads, dropout = torch.arange(20_000), 8, 0.3
-    kept = keep_mask(torch.tensor([1234]), edges, heads, dropout).double()
-    other = keep_mask(torch.tensor([1235]), edges, heads, dropout).double()
-    spread = math.sqrt(dropout * (1 - dropout) / edges.numel())
-    assert (kept.mean(0) - 0.7).abs().max() < 5 * spread
-    pairs = {"heads": (kept[:, :-1], kept[:, 1:]), "edges": (kept[:-1], kept[1:]), "seeds": (kept, other)}
-    for name, (a, b) in pairs.items():
-        correlation = ((a - 0.7) * (b - 0.7)).mean() / (0.3 * 0.7)
-        assert abs(correlation) < 5 / math.sqrt(a.numel()), name
-
-
-def test_dropout_mask_is_splitmix64() -> None:
-    def splitmix(state: int, n: int) -> int:
-        z = (state + n * 0x9E3779B97F4A7C15) % 2**64
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
-        return z ^ (z >> 31)
-
-    assert splitmix(1234567, 1) == 6457827717110365317  # first output of the published generator for this seed
-    seed = 8_000_000_000_000_000_007
-    edges = torch.tensor([0, 5, 2**40])
-    kept = keep_mask(torch.tensor([seed]), edges, 3, 0.25)
-    want = [[splitmix(seed, e * 3 + h + 1) ^ 2**63 >= 2**62 for h in range(3)] for e in edges.tolist()]
-    assert kept.tolist() == want
-
-
 # Derivatives
 
 
@@ -437,7 +409,11 @@ def test_order_of_input_edges_does_not_matter(form: str) -> None:
         (lambda g, h, s, d: tcg.gat_attention(g, h, s[:, :1], d), ValueError, r"alpha_src .*\(6, 2\).*got \(6, 1\)"),
         (lambda g, h, s, d: tcg.gat_attention(g, h, s, s), ValueError, r"alpha_dst must have 5 rows.*\(6, 2\)"),
         (lambda g, h, s, d: tcg.gat_attention(g, h, s.long(), d), TypeError, r"alpha_src.*torch\.int64"),
-        (lambda g, h, s, d: tcg.gat_attention(g, h, s, d, edge_logit=s), ValueError, r"edge_logit must have 12 rows.*6"),
+        (
+            lambda g, h, s, d: tcg.gat_attention(g, h, s, d, edge_logit=s),
+            ValueError,
+            r"edge_logit must have 12 rows.*6",
+        ),
         (lambda g, h, s, d: tcg.gat_attention(g, h, s, d, dropout=1.5), ValueError, r"dropout .*1\.5"),
         (lambda g, h, s, d: tcg.gatv2_attention(g, h, h[:5], h[:1, :, 0]), ValueError, r"att .*\(2, 3\).*\(1, 2\)"),
         (lambda g, h, s, d: tcg.gatv2_attention(g, h, h, h[0]), ValueError, r"right must have 5 rows.*\(6, 2, 3\)"),
@@ -486,6 +462,23 @@ def test_compiled_without_graph_breaks() -> None:
     torch.testing.assert_close(gradients(out, compiled), gradients(want, eager))
 
 
+def test_dropout_compiles_without_graph_breaks() -> None:
+    g = graph()
+    tensors = leaves(operands("gat", g))
+    g.t()
+
+    def step(*inputs: Tensor) -> Tensor:
+        out, alpha = attend("gat", g, [*inputs, None], dropout=0.5, training=True, return_attention=True)
+        return torch.cat([out.flatten(), alpha.flatten()])
+
+    step_compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(1)
+    got = step_compiled(*tensors[:3])
+    torch.manual_seed(1)
+    torch.testing.assert_close(got, step(*tensors[:3]))
+    assert all(t.isfinite().all() for t in gradients(got, tensors))
+
+
 def peak_bytes(call: Callable[[], object], trace: Path) -> int:
     """Most memory that PyTorch held on the CPU during a call, beside what it held before."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
@@ -499,8 +492,8 @@ def peak_bytes(call: Callable[[], object], trace: Path) -> int:
 
 @pytest.fixture(scope="module")
 def dense_graph() -> tcg.TCGraph:
-    """4,000 nodes and 1 M edges."""
-    edge_index = torch.randint(4_000, (2, 1_000_000), generator=torch.Generator().manual_seed(0))
+    """4,000 nodes and 600,000 edges."""
+    edge_index = torch.randint(4_000, (2, 600_000), generator=torch.Generator().manual_seed(0))
     g = tcg.TCGraph.from_edge_index(edge_index, 4_000, validate=False)
     g.t().operands()
     return g
@@ -508,7 +501,7 @@ def dense_graph() -> tcg.TCGraph:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_memory_does_not_grow_with_the_number_of_edges(form: str, dense_graph: tcg.TCGraph, tmp_path: Path) -> None:
-    """A step needs less than 64 MiB beside tensors of node size; one ``[E, H, F]`` tensor would be 128 MB, ``[E, H]`` 32 MB."""
+    """A step needs less than 24 MiB beside tensors of node size; one ``[E, H]`` tensor would be 19 MB."""
     heads, width = 8, 4
     tensors = leaves(operands(form, dense_graph, heads, width, dtype=torch.float32))
 
@@ -516,4 +509,4 @@ def test_memory_does_not_grow_with_the_number_of_edges(form: str, dense_graph: t
         attend(form, dense_graph, tensors, dropout=0.5, training=True).sum().backward()
 
     node_bytes = 4 * dense_graph.num_rows * heads * width
-    assert peak_bytes(step, tmp_path / "trace.json") < 64 * 2**20 + 12 * node_bytes
+    assert peak_bytes(step, tmp_path / "trace.json") < 24 * 2**20 + 12 * node_bytes

@@ -169,6 +169,23 @@ def test_wide_keys_translate_like_narrow_ones():
     assert compress(row, col, 60, 2**31 - 1).col.equal(adjacency.col)
 
 
+@pytest.mark.parametrize("height", [8, 16])
+@pytest.mark.parametrize("chunk", [1, 37, 200])
+def test_translating_some_windows_at_a_time_gives_the_same_blocks(monkeypatch, chunk, height):
+    row, col, _ = random_entries(300, 60, 2_000)
+    row[:400], row[row == 77] = 130, 78  # a window longer than a chunk; empty rows
+    adjacency = compress(row, col, 300, 60)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(2))
+    for row_order in (None, order):
+        options = {"height": height, "row_order": row_order}
+        whole = bitblock.build(adjacency.rowptr, adjacency.col, 60, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(bitblock, "CHUNK", chunk)
+            pieces = bitblock.build(adjacency.rowptr, adjacency.col, 60, **options)
+        assert all(torch.equal(a, b) for a, b in zip(whole.tensors(), pieces.tensors()))
+        assert [t.dtype for t in whole.tensors()] == [t.dtype for t in pieces.tensors()]
+
+
 @pytest.mark.parametrize("options, message", [({"height": 12}, "height must be 8 or 16, got 12"),
                                               ({"max_blocks": 0}, "max_blocks must be at least 1, got 0")])  # fmt: skip
 def test_bad_options_are_named(options, message):

@@ -10,12 +10,11 @@ import sys
 
 import triton
 import triton.language as tl
+from compile_kernels import resources
 from torch_tcgnn.kernels.triton import attention_additive, attention_dot, attention_gatv2
 from torch_tcgnn.kernels.triton.attention import tile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-
-from compile_kernels import resources
 
 KERNELS = {
     "additive": (attention_additive, "SLOPE"), "gatv2": (attention_gatv2, "SLOPE"), "dot": (attention_dot, "SCALE"),

@@ -29,7 +29,9 @@ def edges(row: tuple[int, ...] = ROW, col: tuple[int, ...] = COL) -> tuple[Tenso
     return torch.tensor(row, device=DEVICE), torch.tensor(col, device=DEVICE)
 
 
-def sample(form: str, num_edges: int, heads: int, width: int, with_edge: bool, dtype: torch.dtype) -> list[Tensor | None]:
+def sample(
+    form: str, num_edges: int, heads: int, width: int, with_edge: bool, dtype: torch.dtype
+) -> list[Tensor | None]:
     """Differentiable operands, the same in every run."""
     rng = torch.Generator().manual_seed(3)
     k, m, node = SOURCES, TARGETS, (heads, width)
@@ -95,8 +97,8 @@ def test_widths_up_to_several_groups_of_heads(form: str, heads: int, width: int)
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_longer_than_a_tile_and_edges_in_row_order(form: str) -> None:
-    row = tuple(sorted((1,) * 41 + (3,) * 2))
-    check(form, *edges(row, tuple(sorted(i % SOURCES for i in range(41))) + (0, 4)), 2, 3, with_edge=True, dropout=0.2)
+    col = (*sorted(i % SOURCES for i in range(41)), 0, 4)
+    check(form, *edges((*[1] * 41, 3, 3), col), 2, 3, with_edge=True, dropout=0.2)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -127,7 +127,10 @@ def build(
         entry = entries_of(rowptr, row_order, col.shape[0])
         rowptr = exclusive_scan(rowptr.diff().index_select(0, row_order)).to(index_dtype)
         col = col.index_select(0, entry)
-    parts = [_translate(rowptr[a : b + 1], col, num_cols, height) for a, b in _window_ranges(rowptr, height)]
+    parts = []
+    for rows, entries in _window_ranges(rowptr, col.shape[0], height):
+        *sizes, slot_entry, first = _translate(rowptr[rows.start : rows.stop + 1], col[entries], num_cols, height)
+        parts.append((*sizes, *((t + entries.start).to(index_dtype) for t in (slot_entry, first))))
     per_window, block_col, block_mask, per_block, slot_entry, first = map(torch.cat, zip(*parts))
     win_ptr = exclusive_scan(per_window)
     has_duplicates = first.shape[0] != col.shape[0]
@@ -148,21 +151,22 @@ def build(
     )
 
 
-def _window_ranges(rowptr: Tensor, height: int) -> list[tuple[int, int]]:
-    """Rows to translate at a time: whole windows; on a CPU as many as its caches hold, elsewhere all."""
+def _window_ranges(rowptr: Tensor, num_edges: int, height: int) -> list[tuple[slice, slice]]:
+    """Rows, and their entries, to translate at a time: whole windows; what a CPU's caches hold, elsewhere all."""
     num_rows = rowptr.shape[0] - 1
-    if rowptr.device.type != "cpu" or int(rowptr[-1]) <= CHUNK:
-        return [(0, num_rows)]
-    full = torch.arange(0, int(rowptr[-1]), CHUNK, dtype=rowptr.dtype)
-    cuts = (torch.searchsorted(rowptr, full) // height * height).unique().tolist()
-    return list(zip(cuts, [*cuts[1:], num_rows]))
+    if rowptr.device.type != "cpu" or num_edges <= CHUNK:
+        return [(slice(0, num_rows), slice(0, num_edges))]
+    full = torch.arange(0, num_edges, CHUNK, dtype=rowptr.dtype)
+    cuts = (torch.searchsorted(rowptr, full) // height * height).unique()
+    ends = rowptr.index_select(0, cuts).tolist()[1:]
+    cuts = cuts.tolist()
+    rows, entries = zip(cuts, [*cuts[1:], num_rows]), zip([0, *ends], [*ends, num_edges])
+    return [(slice(*r), slice(*e)) for r, e in zip(rows, entries)]
 
 
 def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int) -> tuple[Tensor, ...]:
-    """Blocks a window, ``block_col``, ``block_mask``, slots a block, entry and first entry of each slot, of some windows."""
+    """Rows, and their entries, translated at a time: whole windows; what a CPU's caches hold, or all elsewhere."""
     device, num_rows = col.device, rowptr.shape[0] - 1
-    start = rowptr[0]
-    col = col[int(start) : int(rowptr[-1])] if num_rows else col
     row_bits = height.bit_length() - 1
     row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
 
@@ -199,8 +203,7 @@ def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int) -> tuple
     powers = torch.ones(64, dtype=torch.int64, device=device) << torch.arange(64, device=device)
     block_mask.index_add_(0, bit >> 6, powers.index_select(0, bit & 63))
     per_block = torch.bincount(bit >> (row_bits + 3), minlength=num_blocks)
-    slot_entry = by_column.index_select(0, by_slot)
-    return per_window, block_col, block_mask, per_block, (slot_entry + start).to(rowptr.dtype), (first + start).to(rowptr.dtype)
+    return per_window, block_col, block_mask, per_block, by_column.index_select(0, by_slot), first
 
 
 def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]:

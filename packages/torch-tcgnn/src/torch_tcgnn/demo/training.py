@@ -18,8 +18,13 @@ from .. import nn, reference
 from ..accelerate import accelerate
 from ..data import GraphData
 from ..graph import TCGraph
-from ..lightning import Callback, Trainer  # pyright: ignore[reportPrivateImportUsage]  (only that file imports lightning)
-from ..lightning import FullGraph, NodeClassifier, TCGNNAccelerator
+from ..lightning import (
+    Callback,  # pyright: ignore[reportPrivateImportUsage]  (from there, as only that file imports lightning)
+    FullGraph,
+    NodeClassifier,
+    TCGNNAccelerator,
+    Trainer,  # pyright: ignore[reportPrivateImportUsage]
+)
 from ..stopwatch import medians_us
 
 Layer = Callable[[int, int], torch.nn.Module]

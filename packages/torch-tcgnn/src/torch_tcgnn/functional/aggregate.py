@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import ops
 from ..graph import TCGraph
+from ..ops import products
 from .arguments import (
     REDUCES,
     Precision,
@@ -78,7 +78,7 @@ def _aggregate(g: TCGraph, x: Tensor, weight: Tensor | None, reduce: Reduce, pre
     if reduce in ("max", "min"):
         return torch.ops.torch_tcgnn.spmm_extremum(operands(g)[0], x, weight, reduce == "max")[0]
     adj, adj_t = structures(g, x, weight)
-    out = ops.spmm.spmm(adj, adj_t, x, weight, precision)
+    out = products.spmm(adj, adj_t, x, weight, precision)
     return _divide(out, g) if reduce == "mean" else out
 
 
@@ -121,7 +121,7 @@ def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Pr
     if a.dtype != b.dtype:
         raise TypeError(f"a and b must have one dtype, got {a.dtype} and {b.dtype}")
     adj, adj_t = structures(g, a, b)
-    out = ops.sddmm.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
+    out = products.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
     return out if scale == 1.0 else out * scale
 
 

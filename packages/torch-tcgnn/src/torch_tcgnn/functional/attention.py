@@ -1,8 +1,9 @@
 """Graph attention on a :class:`TCGraph`: check the arguments, then call the fused operator.
 
-``M`` targets, ``K`` sources, ``E`` edges ``j → i`` in input order, ``H`` heads. Every target's weights are a softmax over
-the edges that enter it; targets without edges give 0. Edge weights of the graph are not used. Peak memory beside the
-operands is ``O(M·H·F)``; only ``return_attention=True``, and a second derivative, hold tensors of the size of all edges.
+``M`` targets, ``K`` sources, ``E`` edges ``j → i`` in input order, ``H`` heads. Every target's weights are a softmax
+over the edges that enter it; targets without edges give 0. Edge weights of the graph are not used. Peak memory beside
+the operands is ``O(M·H·F)``; only ``return_attention=True``, and a second derivative, hold tensors of the size of all
+edges.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def gat_attention(
         alpha_dst: ``[M, H]`` target part of the logits.
         edge_logit: ``[E, H]`` edge part of the logits. −inf removes an edge.
         negative_slope: of the LeakyReLU.
-        dropout: probability, in ``[0, 1]``, with which a weight is set to 0 in training; the others grow by ``1/(1−p)``.
+        dropout: probability ``p`` in ``[0, 1]`` that a weight becomes 0 in training; the others grow by ``1/(1−p)``.
         training: whether dropout acts. Its seed comes from PyTorch's generator of the graph's device.
         return_attention: also return the weights.
 
@@ -180,7 +181,9 @@ def dot_attention(
     if edge is not None:
         _check_edge_operand("edge", edge, (heads, width), "k", k, g)
         if v.shape[2] != width:
-            raise ValueError(f"edge is added to keys and values: v must have shape {tuple(k.shape)}, got {tuple(v.shape)}")
+            raise ValueError(
+                f"edge is added to keys and values: v must have shape {tuple(k.shape)}, got {tuple(v.shape)}"
+            )
     scale = 1.0 / math.sqrt(max(width, 1)) if scale is None else float(scale)
     return _attend(DOT, g, [q, k, v, edge], scale, dropout, training, return_attention)
 
@@ -198,7 +201,7 @@ def cosine_attention(
 
     Args:
         g: the graph, with as many targets as sources.
-        x: ``[N, F]`` or ``[N, H, F]``; its vectors are normalised (norms below 1e-12 count as 1e-12) for the cosine only.
+        x: ``[N, F]`` or ``[N, H, F]``; normalised for the cosine only (norms below 1e-12 count as 1e-12).
         beta: number, or tensor that broadcasts against ``x``.
         dropout: see :func:`gat_attention`.
         training: see :func:`gat_attention`.
@@ -239,7 +242,13 @@ def cosine_attention(
 
 
 def _attend(
-    form: Form, g: TCGraph, tensors: list[Tensor | None], factor: float, dropout: float, training: bool, with_weights: bool
+    form: Form,
+    g: TCGraph,
+    tensors: list[Tensor | None],
+    factor: float,
+    dropout: float,
+    training: bool,
+    with_weights: bool,
 ) -> Any:
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout must be a probability in [0, 1], got {dropout}")
@@ -248,7 +257,9 @@ def _attend(
     seed = torch.empty(0, dtype=torch.int64, device=g.device)
     if dropout > 0.0:
         seed = torch.randint(2**63 - 1, (1,), device=g.device)
-    out, _ = getattr(torch.ops.torch_tcgnn, f"{form.name}_attention")(adj, adj_t, *tensors, float(factor), dropout, seed)
+    out, _ = getattr(torch.ops.torch_tcgnn, f"{form.name}_attention")(
+        adj, adj_t, *tensors, float(factor), dropout, seed
+    )
     if not with_weights:
         return out
     adj_t = adj_t or g.t().operands()
@@ -261,7 +272,8 @@ def _check_operand(
     check_features(name, t, rows, g, dims=(1 + len(trailing),))
     if t.shape[1:] != trailing:
         raise ValueError(
-            f"{name} must have shape {(rows, *trailing)} to fit {like} of shape {tuple(other.shape)}, got {tuple(t.shape)}"
+            f"{name} must have shape {(rows, *trailing)} to fit {like} of shape {tuple(other.shape)}, "
+            f"got {tuple(t.shape)}"
         )
 
 

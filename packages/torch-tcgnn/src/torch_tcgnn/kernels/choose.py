@@ -93,15 +93,15 @@ def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str)
         return spmm(adjacency, x.flatten(1), weight, precision).view(adjacency.num_rows, *x.shape[1:])
     kernel = explain_spmm(adjacency, x, weight).kernel
     if kernel == "cuda_blocks":
-        from .cuda import bitblock
+        from .cuda import bitblock_spmm
 
         with on_device(x):
-            return bitblock.spmm(adjacency, x, weight, precision)
+            return bitblock_spmm.spmm(adjacency, x, weight, precision)
     if kernel == "cuda_rows":
-        from .cuda import csr
+        from .cuda import csr_spmm
 
         with on_device(x):
-            return csr.spmm(adjacency, x, weight)
+            return csr_spmm.spmm(adjacency, x, weight)
     _require_triton()
     _say_what_is_missing()
     if kernel == "triton_blocks":
@@ -119,10 +119,10 @@ def segment_sum(adjacency: Adjacency, values: Tensor) -> Tensor:
     if values.numel() == 0:
         return values.new_zeros(adjacency.num_rows, *values.shape[1:])
     if adjacency.plan is not None and nvrtc.unavailable() is None:
-        from .cuda import csr
+        from .cuda import csr_spmm
 
         with on_device(values):
-            return csr.segment_sum(adjacency, values)
+            return csr_spmm.segment_sum(adjacency, values)
     _require_triton()
     _say_what_is_missing()
     from .triton.csr_spmm import segment_sum

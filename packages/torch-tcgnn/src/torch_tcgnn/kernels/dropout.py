@@ -1,9 +1,9 @@
 """Which attention weights dropout keeps: a hash of (seed, edge, head), so that no mask is ever stored.
 
-The number at position ``n = edge · heads + head`` is the ``n``-th of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) started
-at ``seed``, without its last step, which changes the lower half only; read as a signed number it is compared with a
-threshold. Forward and both backward passes, CPU and GPU (:mod:`.triton.attention` says the same in Triton) therefore draw
-one mask. Integer arithmetic is modulo 2⁶⁴.
+The number at position ``n = edge · heads + head`` is the ``n``-th of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)
+started at ``seed``, without its last step, which leaves the upper 31 bits alone; read as a signed number it is compared
+with a threshold. Forward and both backward passes, CPU and GPU (:mod:`.triton.attention` says the same in Triton)
+therefore draw one mask. Integer arithmetic is modulo 2⁶⁴.
 """
 
 from __future__ import annotations

@@ -3,6 +3,6 @@
 SpMM and SDDMM differentiate into each other, so the pair is closed: any order of derivative works.
 """
 
-from . import attention, edge_softmax, extremum, sddmm, segment, spmm
+from . import attention, edge_softmax, extremum, products, segment
 
-__all__ = ["attention", "edge_softmax", "extremum", "sddmm", "segment", "spmm"]
+__all__ = ["attention", "edge_softmax", "extremum", "products", "segment"]

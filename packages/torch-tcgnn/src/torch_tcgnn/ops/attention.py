@@ -133,7 +133,7 @@ def _derivative(form: Form) -> Callable[..., tuple]:
         if torch.is_grad_enabled():  # someone will differentiate again
             inputs = [None if t is None else t.view_as(t) for t in tensors]
             value = form.compose(adj, adj_t, inputs, ctx.factor, ctx.dropout, seed)
-            wanted = [t for t, needed in zip(inputs, needs) if needed]
+            wanted = [t for t, needed in zip(inputs, needs) if needed and t is not None]
             found = iter(torch.autograd.grad(value, wanted, grad.to(value.dtype), create_graph=True))
             grads = [next(found) if needed else None for needed in needs]
         else:

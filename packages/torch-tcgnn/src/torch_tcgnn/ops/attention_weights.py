@@ -1,7 +1,7 @@
 """Attention weights at the edges, from operators that differentiate any number of times.
 
-What a caller gets who asks for the weights, and how the fused operators are differentiated a second time. Holds ``[E, H]``
-tensors (``[E, H, C]`` for GATv2), which the fused operators never do.
+What a caller gets who asks for the weights, and how the fused operators are differentiated a second time. Holds
+``[E, H]`` tensors (``[E, H, C]`` for GATv2), which the fused operators never do.
 """
 
 from __future__ import annotations

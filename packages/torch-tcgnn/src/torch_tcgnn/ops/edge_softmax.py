@@ -25,9 +25,9 @@ def _cpu(adj: list[Tensor], logits: Tensor) -> Tensor:
 
 @torch.library.impl(LIBRARY, "edge_softmax", "CUDA")
 def _cuda(adj: list[Tensor], logits: Tensor) -> Tensor:
-    from ..kernels.choose import edge_softmax
+    from ..kernels import choose
 
-    return edge_softmax(Adjacency.unpack(adj), logits)
+    return choose.edge_softmax(Adjacency.unpack(adj), logits)
 
 
 @torch.library.register_fake(NAME, lib=LIBRARY)

@@ -25,9 +25,9 @@ def _cpu(adj: list[Tensor], x: Tensor, weight: Tensor | None, largest: bool) -> 
 
 @torch.library.impl(LIBRARY, "spmm_extremum", "CUDA")
 def _cuda(adj: list[Tensor], x: Tensor, weight: Tensor | None, largest: bool) -> tuple[Tensor, Tensor]:
-    from ..kernels.choose import spmm_extremum
+    from ..kernels import choose
 
-    return spmm_extremum(Adjacency.unpack(adj), x, weight, largest)
+    return choose.spmm_extremum(Adjacency.unpack(adj), x, weight, largest)
 
 
 @torch.library.register_fake(NAME, lib=LIBRARY)

@@ -25,9 +25,9 @@ def _segment_sum_cpu(adj: list[Tensor], values: Tensor) -> Tensor:
 
 @torch.library.impl(LIBRARY, "segment_sum", "CUDA")
 def _segment_sum_cuda(adj: list[Tensor], values: Tensor) -> Tensor:
-    from ..kernels.choose import segment_sum
+    from ..kernels import choose
 
-    return segment_sum(Adjacency.unpack(adj), values)
+    return choose.segment_sum(Adjacency.unpack(adj), values)
 
 
 @torch.library.register_fake(f"{NAMESPACE}::segment_sum", lib=LIBRARY)

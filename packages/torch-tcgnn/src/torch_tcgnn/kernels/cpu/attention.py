@@ -1,8 +1,8 @@
-"""What the three attention kernels of the CPU share: rows in chunks, softmax of a chunk, sums and products at its entries.
+"""What the three attention kernels of the CPU share: rows in chunks, a chunk's softmax, sums and products.
 
-A chunk has at most :data:`CHUNK_ELEMENTS` elements (more only where one row is longer). Nothing of the size of all edges is
-held but edge gradients that were asked for and, on graphs where they take at most :data:`HELD_BYTES`, what backward's
-first pass found at the edges. float16 and bfloat16 are computed in float32.
+A chunk has at most :data:`CHUNK_ELEMENTS` elements (more only where one row is longer). Nothing of the size of all
+edges is held but edge gradients that were asked for and, on graphs where they take at most :data:`HELD_BYTES`, what
+backward's first pass found at the edges. float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .sddmm import sampled_product
 from .spmm import gather_sum
 
 CHUNK_ELEMENTS = 1 << 17
-"""Elements of one temporary of a chunk (512 KiB of float32): chunks stay in cache and in memory that was touched before."""
+"""Elements of one temporary of a chunk (512 KiB of float32): small enough for the cache and for memory reuse."""
 HELD_BYTES = 32 << 20
 """Most memory for weights and gradients of logits that the second pass of backward finds ready."""
 
@@ -112,7 +112,7 @@ def aggregate(
     """Softmax of ``logits`` over each row, then the weighted sum of ``value`` (plus ``edge_value`` of the edge).
 
     Returns:
-        ``out`` ``[M, H, F]`` in the dtype of ``value`` and ``lse`` ``[M, H]``, the logarithm of the softmax's denominator.
+        ``out`` ``[M, H, F]`` in the dtype of ``value`` and ``lse`` ``[M, H]``, the logarithm of each denominator.
         Rows without entries (or with no logit above −inf) give 0 and −inf.
     """
     _, heads, features = value.shape

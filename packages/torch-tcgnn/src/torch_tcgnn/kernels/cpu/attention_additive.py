@@ -20,7 +20,7 @@ def additive_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``value`` ``[K, H, F]``, ``source`` ``[K, H]``, ``target`` ``[M, H]``, ``edge`` ``[E, H]`` to output and ``lse``."""
+    """Output and lse of value ``[K, H, F]``, source ``[K, H]``, target ``[M, H]``, edge ``[E, H]``."""
     dtype = compute_dtype(value, source, target, edge)
     source, target = source.detach().to(dtype), target.detach().to(dtype)
 
@@ -61,7 +61,8 @@ def additive_attention_backward(
     for chunk in chunks(transposed, heads):
         raw = _raw(chunk, wide_source, wide_target, edge)
         weight, grad_logits = saved.at_cols(
-            chunk, lambda: (leaky_relu(raw, slope), chunk.product(values, saved.grad))  # noqa: B023
+            chunk,
+            lambda: (leaky_relu(raw, slope), chunk.product(values, saved.grad)),  # noqa: B023
         )
         grad_source[chunk.rows] = chunk.total(_through_leaky(grad_logits, raw, slope)).to(source.dtype)
         grad_value[chunk.rows] = chunk.weighted_sum(weight, saved.grad).to(value.dtype)

@@ -1,4 +1,4 @@
-"""Dot-product attention on the CPU: logits are ``scale · <query[i], key[j] (+ edge)>``, values ``value[j] (+ edge)``."""
+"""Dot-product attention on the CPU: logits ``scale · <query[i], key[j] (+ edge)>``, values ``value[j] (+ edge)``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dot_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``query`` ``[M, H, D]``, ``key`` ``[K, H, D]``, ``value`` ``[K, H, F]``, ``edge`` ``[E, H, D]`` to output and ``lse``."""
+    """Output and lse of query ``[M, H, D]``, key ``[K, H, D]``, value ``[K, H, F]``, edge ``[E, H, D]``."""
     dtype = compute_dtype(query, key, value, edge)
     wide_query, queries, keys = query.detach().to(dtype), by_head(query, dtype), by_head(key, dtype)
 

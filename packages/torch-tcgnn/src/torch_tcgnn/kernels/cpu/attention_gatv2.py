@@ -20,7 +20,7 @@ def gatv2_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``left`` ``[K, H, C]``, ``right`` ``[M, H, C]``, ``att`` ``[H, C]``, ``edge`` ``[E, H, C]`` to output and ``lse``."""
+    """Output and lse of left ``[K, H, C]``, right ``[M, H, C]``, att ``[H, C]``, edge ``[E, H, C]``."""
     dtype = compute_dtype(left, right, att, edge)
     wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
 

@@ -48,8 +48,8 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint4 &first, cons
     for (int j = 0; j < 2; ++j) {
         int p = 2 * j, q = 2 * j + 1;
 #if TYPE == 0 && IEEE
-        u32 xp = truncate_tf32(x[p]), xq = truncate_tf32(x[q]), yp = truncate_tf32(y[p]), yq = truncate_tf32(y[q]);
-        u32 wp = truncate_tf32(w[p]), wq = truncate_tf32(w[q]);
+        u32 xp = round_tf32(x[p]), xq = round_tf32(x[q]), yp = round_tf32(y[p]), yq = round_tf32(y[q]);
+        u32 wp = round_tf32(w[p]), wq = round_tf32(w[q]);
         mma(c, rest_of(x[p], xp), rest_of(y[p], yp), rest_of(x[q], xq), rest_of(y[q], yq), wp, wq);
         mma(c, xp, yp, xq, yq, rest_of(w[p], wp), rest_of(w[q], wq));
         mma(c, xp, yp, xq, yq, wp, wq);

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from . import nvrtc
-from .bitblock import TYPES, WARPS
+from .bitblock_spmm import TYPES, WARPS
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ __device__ __forceinline__ uint4 fragment(u32 address) {
 __device__ __forceinline__ void multiply(float (&acc)[UNITS][MMAS][4], u32 stage, const u32 (&a)[2]) {
 #if TYPE == 0
 #if WEIGHTED && IEEE
-    u32 b0 = truncate_tf32(a[0]), b1 = truncate_tf32(a[1]), rest0 = rest_of(a[0], b0), rest1 = rest_of(a[1], b1);
+    u32 b0 = round_tf32(a[0]), b1 = round_tf32(a[1]), rest0 = rest_of(a[0], b0), rest1 = rest_of(a[1], b1);
 #elif WEIGHTED
     u32 b0 = to_tf32(a[0]), b1 = to_tf32(a[1]);
 #else
@@ -165,7 +165,7 @@ __device__ __forceinline__ void multiply(float (&acc)[UNITS][MMAS][4], u32 stage
             u32 hi[4];
 #if IEEE
 #pragma unroll
-            for (int i = 0; i < 4; ++i) hi[i] = truncate_tf32(v[j][i]);
+            for (int i = 0; i < 4; ++i) hi[i] = round_tf32(v[j][i]);
             mma(acc[u][j], rest_of(v[j][0], hi[0]), rest_of(v[j][1], hi[1]), rest_of(v[j][2], hi[2]), rest_of(v[j][3], hi[3]),
                 b0, b1);
 #if WEIGHTED

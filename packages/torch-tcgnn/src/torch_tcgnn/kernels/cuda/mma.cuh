@@ -4,9 +4,10 @@ __device__ __forceinline__ u32 to_tf32(u32 f) {
     u32 r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(__uint_as_float(f))); return r;
 }
 
-__device__ __forceinline__ u32 truncate_tf32(u32 f) { return f & 0xffffe000u; }
+// The same in two instructions, for splits: where it overflows or meets NaN, the rest is not finite.
+__device__ __forceinline__ u32 round_tf32(u32 f) { return (f + 0x1000u) & 0xffffe000u; }
 
-// What rounding or truncating to tf32 left: f = hi + rest, exactly.
+// What rounding to tf32 left: f = hi + rest, exactly.
 __device__ __forceinline__ u32 rest_of(u32 f, u32 hi) { return __float_as_uint(__uint_as_float(f) - __uint_as_float(hi)); }
 
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {

@@ -1,7 +1,7 @@
 """What the attention kernels in Triton share: a step of the online softmax, the dropout hash, tiles and launches.
 
 One program holds one row and a group of heads; it walks the row's entries ``BLOCK_E`` at a time and gathers a
-``[BLOCK_E, BLOCK_H, BLOCK_F]`` tile of the neighbours' features. Accumulation is float32 (float64 for float64 operands).
+``[BLOCK_E, BLOCK_H, BLOCK_F]`` tile of the neighbours' features. Accumulation is float32, float64 for float64 operands.
 A row is summed by its own program in the order of its entries: no atomics, two runs agree bit for bit.
 Long rows are walked by one program; splitting them needs a merge of ``(top, total, acc)`` by a second launch.
 """
@@ -70,7 +70,7 @@ def row_bounds(rowptr, row):
 @triton.jit
 def edges_of(edge, entry, live):
     """Input edge of each entry; ``edge`` None: the entry itself."""
-    found = entry
+    found = entry.to(tl.int64)
     if edge is not None:
         found = tl.load(edge + entry, mask=live, other=0).to(tl.int64)
     return found
@@ -136,7 +136,9 @@ def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if t is None else t.contiguous() for t in tensors)
 
 
-def launch(kernel: triton.JITFunction, rows: int, heads: int, size: Tile, tensors: tuple, *numbers: int, **constants: object) -> None:
+def launch(
+    kernel: triton.JITFunction, rows: int, heads: int, size: Tile, tensors: tuple, *numbers: int, **constants: object
+) -> None:
     """Run a kernel with one program a row and group of heads, on the device of its first tensor."""
     if rows == 0 or heads == 0:
         return

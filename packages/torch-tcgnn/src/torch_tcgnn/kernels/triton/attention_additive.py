@@ -1,8 +1,9 @@
 """GAT attention in Triton: ``softmax LeakyReLU(source[j] + target[i] (+ logit[e]))``, then ``Σ α value[j]``.
 
 Forward keeps ``lse`` only. Backward recomputes ``α = exp(LeakyReLU(raw) − lse)`` in two passes, with ``g`` the incoming
-gradient, ``m`` the dropout factor and ``d_i = <g_i, out_i>``: ``draw = α (m <g_i, value_j> − d_i) · LeakyReLU'(raw)`` is
-summed over a row for ``target`` (and stored for ``logit``), over a column for ``source``; ``Σ_i α m g_i`` for ``value``.
+gradient, ``m`` the dropout factor and ``d_i = <g_i, out_i>``: ``draw = α (m <g_i, value_j> − d_i) LeakyReLU'(raw)``
+is summed over a row for ``target`` (and stored for ``logit``), over a column for ``source``; ``Σ_i α m g_i`` is the
+gradient of ``value``.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def additive_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``value`` ``[K, H, F]``, ``source`` ``[K, H]``, ``target`` ``[M, H]``, ``edge`` ``[E, H]`` to output and ``lse``."""
+    """Output and lse of value ``[K, H, F]``, source ``[K, H]``, target ``[M, H]``, edge ``[E, H]``."""
     _, heads, features = value.shape
     rows = adjacency.num_rows
     out = value.new_empty(rows, heads, features)

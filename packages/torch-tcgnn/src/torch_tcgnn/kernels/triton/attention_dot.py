@@ -1,4 +1,4 @@
-"""Dot-product attention in Triton: ``softmax scale · <query[i], key[j] (+ edge[e])>``, then ``Σ α (value[j] (+ edge[e]))``.
+"""Dot-product attention in Triton: ``softmax scale · <query[i], key[j] (+ edge)>``, then ``Σ α (value[j] (+ edge))``.
 
 Backward, with ``g`` the incoming gradient, ``m`` the dropout factor and ``d_i = <g_i, out_i>``:
 ``ds = scale · α (m <g_i, value_j + edge_e> − d_i)``. Rows sum ``ds (key_j + edge_e)`` for ``query`` and store
@@ -196,7 +196,7 @@ def dot_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``query`` ``[M, H, D]``, ``key`` ``[K, H, D]``, ``value`` ``[K, H, F]``, ``edge`` ``[E, H, D]`` to output and ``lse``."""
+    """Output and lse of query ``[M, H, D]``, key ``[K, H, D]``, value ``[K, H, F]``, edge ``[E, H, D]``."""
     (_, heads, depth), features, rows = key.shape, value.shape[2], adjacency.num_rows
     out = value.new_empty(rows, heads, features)
     lse = value.new_empty(rows, heads, dtype=compute_dtype(query, key, value, edge))

@@ -1,8 +1,8 @@
 """GATv2 attention in Triton: ``softmax <att, LeakyReLU(left[j] + right[i] (+ edge[e]))>``, then ``Σ α left[j]``.
 
 Backward, with ``z`` the argument of the LeakyReLU, ``g`` the incoming gradient, ``m`` the dropout factor and
-``d_i = <g_i, out_i>``: ``ds = α (m <g_i, left_j> − d_i)``, ``dz = ds · att · LeakyReLU'(z)``. Rows sum ``dz`` for ``right``,
-store it for ``edge`` and sum ``ds · LeakyReLU(z)`` for ``att``; columns sum ``dz + α m g_i`` for ``left``.
+``d_i = <g_i, out_i>``: ``ds = α (m <g_i, left_j> − d_i)``, ``dz = ds · att · LeakyReLU'(z)``. Rows sum ``dz`` for
+``right``, store it for ``edge`` and sum ``ds · LeakyReLU(z)`` for ``att``; columns sum ``dz + α m g_i`` for ``left``.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def gatv2_attention(
     dropout: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """``left`` ``[K, H, C]``, ``right`` ``[M, H, C]``, ``att`` ``[H, C]``, ``edge`` ``[E, H, C]`` to output and ``lse``."""
+    """Output and lse of left ``[K, H, C]``, right ``[M, H, C]``, att ``[H, C]``, edge ``[E, H, C]``."""
     heads, features = att.shape
     rows = adjacency.num_rows
     out = left.new_empty(rows, heads, features)

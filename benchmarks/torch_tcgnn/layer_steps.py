@@ -1,0 +1,98 @@
+"""One training step of a layer, output and all gradients, and the same step in float64 from the layer's formula.
+
+The formulas take the targets and sources of all edges, the features, and the parameters in the order of their names in
+PyTorch Geometric's ``state_dict``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch_tcgnn import reference
+
+from benchmarks.case import Run
+from benchmarks.torch_tcgnn.tasks import Task
+
+Formula = Callable[..., Tensor]
+
+__all__ = ["Formula", "Layer", "agnn", "draw_layer", "gat", "gcn", "reference_step", "step", "transformer"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A task with the parameters of a layer, under PyG's names, and a gradient of the output."""
+
+    task: Task
+    parameters: dict[str, Tensor]
+    grad: Tensor
+
+
+def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int) -> Layer:
+    """Parameters of these shapes and a gradient ``[N, out_dim]``, from a fixed seed."""
+    device = task.x.device
+    random = torch.Generator(device).manual_seed(1)
+    parameters = {
+        name: torch.randn(shape, generator=random, device=device) / shape[-1] ** 0.5 for name, shape in shapes.items()
+    }
+    return Layer(task, parameters, torch.randn(task.num_nodes, out_dim, generator=random, device=device))
+
+
+def step(layer: Layer, conv: torch.nn.Module, adjacency: object) -> Run:
+    """A run of ``conv``: the output, and the gradients of the features and of every parameter."""
+    conv.to(layer.task.x.device).load_state_dict(layer.parameters)
+    named = dict(conv.named_parameters())
+    x = layer.task.x.clone().requires_grad_()
+    leaves = (x, *(named[name] for name in layer.parameters))
+
+    def run() -> tuple[Tensor, ...]:
+        out = conv(x, adjacency)
+        return out, *torch.autograd.grad(out, leaves, layer.grad)
+
+    return run
+
+
+def reference_step(formula: Formula, loops: bool, layer: Layer) -> tuple[Tensor, ...]:
+    """Autograd in float64 through `formula`, on the graph with self loops or without."""
+    source, target = layer.task.edge_index
+    if loops:
+        nodes = torch.arange(layer.task.num_nodes, device=layer.task.x.device)
+        source, target = torch.cat([source, nodes]), torch.cat([target, nodes])
+    x = layer.task.x.double().requires_grad_()
+    parameters = [value.double().requires_grad_() for value in layer.parameters.values()]
+    out = formula(target, source, x, *parameters)
+    return out, *torch.autograd.grad(out, (x, *parameters), layer.grad.double())
+
+
+def gcn(row: Tensor, col: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Kipf & Welling 2017, equation 2."""
+    scale = torch.bincount(row, minlength=x.shape[0]).double().rsqrt()
+    return reference.spmm(row, col, x @ weight.t(), scale[row] * scale[col], x.shape[0]) + bias
+
+
+def gat(row: Tensor, col: Tensor, x: Tensor, weight: Tensor, att_src: Tensor, att_dst: Tensor, bias: Tensor) -> Tensor:
+    """Veličković et al. 2018, equations 3 to 5, heads concatenated."""
+    hidden = (x @ weight.t()).view(x.shape[0], att_src.shape[1], -1)
+    source, target = (hidden * att_src).sum(-1), (hidden * att_dst).sum(-1)
+    logits = reference.additive_logits(row, col, source, target, None, 0.2)
+    return reference.attention(row, col, hidden, logits, x.shape[0]).flatten(1) + bias
+
+
+def agnn(row: Tensor, col: Tensor, x: Tensor, beta: Tensor) -> Tensor:
+    """Thekumparampil et al. 2018, equation 5."""
+    unit = normalize(x, dim=-1).unsqueeze(1)
+    logits = reference.dot_logits(row, col, beta * unit, unit, None, 1.0)
+    return reference.attention(row, col, x.unsqueeze(1), logits, x.shape[0]).squeeze(1)
+
+
+def transformer(heads: int) -> Formula:
+    """Shi et al. 2021, equations 3 and 4, heads concatenated, with the skip map, without biases."""
+
+    def formula(row: Tensor, col: Tensor, x: Tensor, *weights: Tensor) -> Tensor:
+        key, query, value, skip = (x @ weight.t() for weight in weights)
+        key, query, value = (mapped.view(x.shape[0], heads, -1) for mapped in (key, query, value))
+        logits = reference.dot_logits(row, col, query, key, None, key.shape[-1] ** -0.5)
+        return reference.attention(row, col, value, logits, x.shape[0]).flatten(1) + skip
+
+    return formula
