@@ -74,7 +74,7 @@ def gradients(out: Tensor, tensors: list[Tensor | None]) -> list[Tensor]:
 
 
 def close(got: Tensor, want: Tensor, tolerance: float) -> None:
-    """Elementwise, relative to the larger of the element and the root mean square of all (at least 0.01: inputs are of order 1)."""
+    """Elementwise, relative to the element or the root mean square of all (at least 0.01: inputs are of order 1)."""
     size = want.square().mean().sqrt().clamp(min=1e-2).item() if want.numel() else 1.0
     assert_close(got.double(), want, rtol=tolerance, atol=tolerance * size * 4)
 

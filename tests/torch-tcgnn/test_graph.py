@@ -327,3 +327,15 @@ def test_graph_is_an_input_of_a_compiled_function(used):
     tcg.spmm(g, x).square().sum().backward()
     torch.testing.assert_close(y, tcg.spmm(g, x))
     torch.testing.assert_close(grad, x.grad)
+
+
+def test_storage_order_renumbers_edges_and_weights_together():
+    torch.manual_seed(0)
+    graph = tcg.TCGraph.from_edge_index(torch.randint(0, 9, (2, 40)), 9, torch.rand(40))
+    stored = graph.in_storage_order()
+    assert stored.adjacency.edge.numel() == 0
+    x = torch.randn(9, 4)
+    torch.testing.assert_close(tcg.spmm(stored, x), tcg.spmm(graph, x))
+    torch.testing.assert_close(tcg.spmm(stored.t(), x), tcg.spmm(graph.t(), x))
+    target, source = stored.to_edge_index().flip(0)
+    assert torch.equal(target * 9 + source, (target * 9 + source).sort()[0])

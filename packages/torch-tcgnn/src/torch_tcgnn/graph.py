@@ -242,7 +242,8 @@ class TCGraph:
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         a = self.adjacency
-        moved = Adjacency(*(t.to(device, non_blocking=non_blocking) for t in (a.rowptr, a.col, a.edge)))
+        rowptr, col, edge = (t.to(device, non_blocking=non_blocking) for t in (a.rowptr, a.col, a.edge))
+        moved = Adjacency(rowptr, col, edge)
         weight = None if self.weight is None else self.weight.to(device, non_blocking=non_blocking)
         return TCGraph(moved, self.num_cols, weight, self.path, self.reorder)
 
@@ -255,6 +256,17 @@ class TCGraph:
         check_edge_weight("weight", weight, self.num_edges, self.device)
         derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
         return TCGraph(self.adjacency, self.num_cols, weight, self.path, self.reorder, derived)
+
+    def in_storage_order(self) -> TCGraph:
+        """The same graph with its edges numbered as they are stored: by target, then by source.
+
+        Weights that stay the same over many calls are then read in sequence, not by edge number. :attr:`weight` is
+        permuted with the edges; :meth:`to_edge_index` gives the new order.
+        """
+        adjacency = replace(self.adjacency, edge=self.adjacency.edge[:0])
+        weight = None if self.weight is None else self.adjacency.to_entries(self.weight)
+        derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
+        return TCGraph(adjacency, self.num_cols, weight, self.path, self.reorder, derived)
 
     def csr(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(rowptr, col, weight)`` with the weight in the order of ``col``."""
@@ -354,7 +366,7 @@ def _unflatten(parts: Iterable[Any], context: list[Any]) -> TCGraph:
     return TCGraph(Adjacency(*adjacency), num_cols, weight, path, reorder)
 
 
-def _flatten_with_keys(g: TCGraph) -> tuple[list[tuple[GetAttrKey, Tensor | None]], list[int | str]]:
+def _flatten_with_keys(g: TCGraph) -> tuple[list[tuple[Any, Any]], list[int | str]]:
     parts, context = _flatten(g)
     return list(zip(map(GetAttrKey, ("rowptr", "col", "edge", "weight")), parts)), context
 

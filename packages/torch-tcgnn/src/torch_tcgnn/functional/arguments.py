@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..graph import TCGraph
-from ..graph_arguments import check_choice
+from ..graph_arguments import check_choice as check_choice
 from ..ops.plain import Structure, needs_grad, plain_eager
 
 Precision = Literal["ieee", "tf32"]

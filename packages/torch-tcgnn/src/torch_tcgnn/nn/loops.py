@@ -9,7 +9,7 @@ one extra target after the last instead, whose row is cut off (:meth:`LoopedGrap
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -133,6 +133,7 @@ def gcn_graph(
 ) -> tuple[LoopedGraph, Tensor]:
     """Structure and weights of ``D^-1/2 (A + I) D^-1/2``, degrees over targets; zero degrees give zero weights.
 
+    The structure's edges are in storage order, and the weights with them: many calls read them.
     Weights are differentiable in ``weight``; otherwise they are computed once. As in PyG 2.8.1, ``improved`` (loops of
     weight 2) acts only where edges carry weights. Nothing is computed below float32.
     """
@@ -142,7 +143,10 @@ def gcn_graph(
     def build() -> tuple[LoopedGraph, Tensor]:
         looped = looped_graph(adj, size, flow, gcn=True, add=add_self_loops)
         given = edge_weights(weight, looped.num_edges, name)
-        return looped, _normalise(looped, looped.weight if given is None else given, 2.0 if improved else 1.0, dtype)
+        given = looped.weight if given is None else given
+        values = _normalise(looped, given, 2.0 if improved else 1.0, dtype)
+        graph = looped.graph
+        return replace(looped, graph=graph.in_storage_order()), graph.adjacency.to_entries(values)
 
     return remembered(adj, weight, size, flow, ("gcn", improved, add_self_loops, dtype), build)
 

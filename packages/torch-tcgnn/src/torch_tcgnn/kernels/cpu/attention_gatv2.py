@@ -51,7 +51,7 @@ def gatv2_attention_backward(
     wide_left, wide_right, wide_att = (t.detach().to(dtype) for t in (left, right, att))
     lefts = by_head(left, dtype)
     grad_left, grad_right = (t.new_zeros(t.shape) for t in (left, right))
-    grad_att = torch.zeros_like(wide_att)
+    grad_att = att.new_zeros(att.shape, dtype=dtype)
     grad_edge = left.new_empty(0) if edge is None else edge.new_empty(edge.shape)
     for chunk in chunks(adjacency, width):
         hidden = _hidden(chunk, wide_right, wide_left, edge)
