@@ -11,7 +11,7 @@ from torch.nn.functional import leaky_relu
 
 
 def spmm(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """``out[i] = Σ_{e: row[e]=i} weight[e] · x[col[e]]``; ``x`` is ``[K, F]`` or, with ``[E, H]`` weights, ``[K, H, F]``."""
+    """``out[i] = Σ_{e: row[e]=i} weight[e] · x[col[e]]``; ``x`` is ``[K, F]``, or ``[K, H, F]`` with ``[E, H]`` weights."""
     message = x[col] if weight is None else x[col] * weight.unsqueeze(-1)
     return x.new_zeros(num_rows, *x.shape[1:]).index_add(0, row, message.to(x.dtype))
 
@@ -25,7 +25,7 @@ def spmm_extremum(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, nu
 
 
 def sddmm(row: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """``out[e] = <a[row[e]], b[col[e]]>`` over the last dimension: ``[E]``, or ``[E, H]`` for ``[·, H, D]`` operands."""
+    """``out[e] = <a[row[e]], b[col[e]]>`` over the last dimension: ``[E]``, or ``[E, H]`` of ``[·, H, D]`` operands."""
     return (a[row] * b[col]).sum(-1)
 
 
@@ -42,13 +42,17 @@ def edge_softmax(row: Tensor, logits: Tensor, num_rows: int) -> Tensor:
     return weight / segment_sum(row, weight, num_rows)[row]
 
 
-def additive_logits(row: Tensor, col: Tensor, source: Tensor, target: Tensor, edge: Tensor | None, slope: float) -> Tensor:
+def additive_logits(
+    row: Tensor, col: Tensor, source: Tensor, target: Tensor, edge: Tensor | None, slope: float
+) -> Tensor:
     """GAT (Veličković 2018, eq. 3): ``LeakyReLU(source[j] + target[i] (+ edge))``, all ``[·, H]``."""
     logit = source[col] + target[row]
     return leaky_relu(logit if edge is None else logit + edge, slope)
 
 
-def gatv2_logits(row: Tensor, col: Tensor, left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float) -> Tensor:
+def gatv2_logits(
+    row: Tensor, col: Tensor, left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float
+) -> Tensor:
     """GATv2 (Brody 2022, eq. 7): ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``; ``[·, H, C]`` to ``[E, H]``."""
     hidden = left[col] + right[row]
     return (leaky_relu(hidden if edge is None else hidden + edge, slope) * att).sum(-1)
@@ -63,7 +67,7 @@ def dot_logits(row: Tensor, col: Tensor, query: Tensor, key: Tensor, edge: Tenso
 def attention(
     row: Tensor, col: Tensor, value: Tensor, logits: Tensor, num_rows: int, edge: Tensor | None = None
 ) -> Tensor:
-    """``out[i] = Σ softmax_i(logits)[e] · (value[col[e]] (+ edge[e]))``; ``value`` is ``[K, H, F]``, ``logits`` ``[E, H]``."""
+    """``out[i] = Σ softmax_i(logits)[e] · (value[col[e]] (+ edge[e]))``; ``value`` ``[K, H, F]``, ``logits`` ``[E, H]``."""
     message = value[col] if edge is None else value[col] + edge
     return segment_sum(row, message * edge_softmax(row, logits, num_rows).unsqueeze(-1), num_rows)
 

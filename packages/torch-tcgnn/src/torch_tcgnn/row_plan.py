@@ -1,8 +1,8 @@
 """The work list of the row kernels: who sums which entries.
 
 Rows are sorted by the trips they take, so that rows which share a warp, and warps which share a thread block, end
-together; long rows get a warp of their own, and the longest are cut into pieces whose partial sums a second pass adds in
-their order, which keeps results deterministic.
+together; long rows get a warp of their own, and the longest are cut into pieces whose partial sums a second pass adds
+in their order, which keeps results deterministic.
 """
 
 from __future__ import annotations

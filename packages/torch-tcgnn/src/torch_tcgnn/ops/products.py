@@ -69,7 +69,9 @@ def _kernel_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precisi
     return cpu_spmm.spmm(adjacency, x, weight)
 
 
-def _dispatched_spmm(adj: list[Tensor], adj_t: list[Tensor], x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+def _dispatched_spmm(
+    adj: list[Tensor], adj_t: list[Tensor], x: Tensor, weight: Tensor | None, precision: str
+) -> Tensor:
     return _kernel_spmm(Adjacency.unpack(adj), x, weight, precision)
 
 

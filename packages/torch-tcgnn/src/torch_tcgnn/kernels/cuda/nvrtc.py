@@ -98,7 +98,8 @@ def _write(path: Path, key: str, code: bytes) -> None:
 
 @functools.cache
 def _warn_unwritable(folder: str, error: str) -> None:
-    warnings.warn(f"torch_tcgnn: cannot keep compiled kernels in {folder} ({error}); set TORCH_TCGNN_CACHE", stacklevel=3)
+    message = f"torch_tcgnn: cannot keep compiled kernels in {folder} ({error}); set TORCH_TCGNN_CACHE"
+    warnings.warn(message, stacklevel=3)
 
 
 @functools.cache
