@@ -27,7 +27,7 @@ from .graph_arguments import (
     check_sizes,
 )
 from .reorder import REORDERS, row_order
-from .row_plan import plan_rows
+from .row_plan import longest_piece, plan_rows
 from .stats import GraphStats, graph_stats
 
 Path = Literal["auto", "tc", "cuda"]
@@ -207,7 +207,8 @@ class TCGraph:
         if "prepared" not in self._derived:
             paths = paths_on(self.path, self.device)
             with torch.inference_mode(False):
-                plan = plan_rows(self.adjacency.rowptr) if "cuda" in paths else None
+                longest = longest_piece(self.num_edges)
+                plan = plan_rows(self.adjacency.rowptr, longest=longest) if "cuda" in paths else None
             blocks = self.blocks if "tc" in paths else None
             self._derived["prepared"] = replace(self.adjacency, plan=plan, blocks=blocks)
         return self._derived["prepared"]

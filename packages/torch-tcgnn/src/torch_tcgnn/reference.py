@@ -11,7 +11,7 @@ from torch.nn.functional import leaky_relu
 
 
 def spmm(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """``out[i] = Σ_{e: row[e]=i} weight[e] · x[col[e]]``; ``x`` is ``[K, F]``, or ``[K, H, F]`` with ``[E, H]`` weights."""
+    """``out[i] = Σ_{e: row[e]=i} weight[e] · x[col[e]]``; ``x`` ``[K, F]``, or ``[K, H, F]`` and weights ``[E, H]``."""
     message = x[col] if weight is None else x[col] * weight.unsqueeze(-1)
     return x.new_zeros(num_rows, *x.shape[1:]).index_add(0, row, message.to(x.dtype))
 
@@ -67,7 +67,7 @@ def dot_logits(row: Tensor, col: Tensor, query: Tensor, key: Tensor, edge: Tenso
 def attention(
     row: Tensor, col: Tensor, value: Tensor, logits: Tensor, num_rows: int, edge: Tensor | None = None
 ) -> Tensor:
-    """``out[i] = Σ softmax_i(logits)[e] · (value[col[e]] (+ edge[e]))``; ``value`` ``[K, H, F]``, ``logits`` ``[E, H]``."""
+    """``out[i] = Σ softmax_i(logits)[e] · (value[col[e]] (+ edge[e]))``; ``value`` ``[K, H, F]``, logits ``[E, H]``."""
     message = value[col] if edge is None else value[col] + edge
     return segment_sum(row, message * edge_softmax(row, logits, num_rows).unsqueeze(-1), num_rows)
 

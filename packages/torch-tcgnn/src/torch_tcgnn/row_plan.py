@@ -17,6 +17,8 @@ from .bitblock import exclusive_scan
 
 LONGEST = 256
 """Entries of the longest row, or piece of a row, that one warp sums."""
+FEW_ENTRIES = 1 << 20
+"""Below this many entries a graph's hubs end last, and pieces are half as long."""
 WIDE = 64
 """Rows of more entries have a warp of their own; shorter ones share one."""
 TRIP = 4
@@ -44,6 +46,11 @@ class RowPlan:
 
     def tensors(self) -> list[Tensor]:
         return [self.pieces, self.wide, self.short, self.cut_rows]
+
+
+def longest_piece(num_edges: int) -> int:
+    """Where rows of a graph of ``num_edges`` entries are cut (measured on an H200)."""
+    return LONGEST if num_edges >= FEW_ENTRIES else LONGEST // 2
 
 
 def plan_rows(rowptr: Tensor, *, longest: int = LONGEST) -> RowPlan:

@@ -1,8 +1,9 @@
 """Calls that only autograd and a kernel can see need no dispatcher.
 
 Passing a graph through ``torch.ops`` costs tens of microseconds of list conversions a call, more than small kernels
-run. In plain eager mode the operators are therefore called on :class:`Adjacency` objects directly; under ``torch.compile``,
-``torch.export``, dispatch modes, functorch transforms or tensor subclasses they are called as ops on tensor lists.
+run. In plain eager mode the operators are therefore called on :class:`Adjacency` objects directly; under
+``torch.compile``, ``torch.export``, dispatch modes, functorch transforms or tensor subclasses they are called as ops on
+tensor lists.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def sddmm(
         nvrtc.current_stream(a.device), nvrtc.launch_config((-(-num_items // WARPS), 1, heads), 32 * WARPS),
         _kernel(config, a.get_device()), blocks.items.data_ptr(), num_items, blocks.block_col.data_ptr(),
         blocks.block_mask.data_ptr(), blocks.block_slot.data_ptr(), blocks.slot_entry.data_ptr(),
-        nvrtc.address(blocks.slot_ptr), nvrtc.address(adjacency.edge), nvrtc.address(blocks.row_order), a.data_ptr(), b.data_ptr(),
-        out.data_ptr(), adjacency.num_rows, width, heads,
+        nvrtc.address(blocks.slot_ptr), nvrtc.address(adjacency.edge), nvrtc.address(blocks.row_order), a.data_ptr(),
+        b.data_ptr(), out.data_ptr(), adjacency.num_rows, width, heads,
     )  # fmt: skip
     return out
 
