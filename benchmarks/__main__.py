@@ -124,6 +124,8 @@ def _run(
             result = replace(result, not_run=result.not_run | {item.name: f"refused: {error}"})
         except FileNotFoundError as error:
             result = replace(result, not_run=result.not_run | {item.name: f"no data: {error}"})
+        except ImportError as error:
+            result = replace(result, not_run=result.not_run | {item.name: f"not installed: {error}"})
         except torch.OutOfMemoryError as error:
             result = replace(result, not_run=result.not_run | {item.name: f"out of memory: {str(error)[:200]}"})
         roofs = {name: significant(value) for name, value in ceilings.measured.items()}

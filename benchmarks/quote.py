@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.lookup import lookup
 from benchmarks.provenance import ROOT
-from benchmarks.render import BLOCK
+from benchmarks.render import BLOCK, pages
 from benchmarks.result import load
 
 _UNITS = {
@@ -43,7 +43,7 @@ _CLAIM = re.compile(
 )
 _EXCUSED = re.compile(_CLAIM.pattern + r"[*_)]*\s*<!--\s*not measured:\s*\S[^>]*-->")
 
-__all__ = ["Fault", "Quote", "check", "pages", "quotes", "sourceless"]
+__all__ = ["Fault", "Quote", "check", "quotes", "sourceless"]
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,6 @@ class Fault:
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}: {self.reason}"
-
-
-def pages(root: Path = ROOT) -> list[Path]:
-    """The pages that may quote figures."""
-    found = [*root.glob("*.md"), *root.glob("packages/*/*.md"), *root.glob("integrations/*/*.md")]
-    found += [page for page in root.glob("docs/**/*.md") if "_build" not in page.parts]
-    return sorted(found)
 
 
 def quotes(text: str) -> Iterator[Quote]:

@@ -23,7 +23,14 @@ BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
-__all__ = ["BLOCK", "render"]
+__all__ = ["BLOCK", "pages", "render"]
+
+
+def pages(root: Path = ROOT) -> list[Path]:
+    """The pages that may hold tables and quote figures."""
+    found = [*root.glob("*.md"), *root.glob("packages/*/*.md"), *root.glob("integrations/*/*.md")]
+    found += [page for page in root.glob("docs/**/*.md") if "_build" not in page.parts]
+    return sorted(found)
 
 
 def render(text: str, root: Path = ROOT) -> str:
@@ -66,8 +73,6 @@ def _body(file: str, words: str, root: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rewrite or check the pages of the checkout."""
-    from benchmarks.quote import pages
-
     line = argparse.ArgumentParser(prog="python -m benchmarks.render")
     line.add_argument("--check", action="store_true", help="report stale blocks, write nothing")
     options = line.parse_args(arguments)

@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         import torch_geometric.nn
     except ImportError:
-        print("this example accelerates a model of PyTorch Geometric: pip install torch-tcgnn[pyg]", file=sys.stderr)
+        print("this example accelerates a model of PyTorch Geometric: pip install 'torch-tcgnn[pyg]'", file=sys.stderr)
         return 2
     try:
         graph = load(options.dataset, options.root)

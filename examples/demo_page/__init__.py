@@ -61,8 +61,13 @@ class Outcome:
         return list(dict.fromkeys(str(key) for row in self.rows for key in row))
 
     def is_numeric(self, column: str) -> bool:
+        """Whether a column holds numbers alone: it is then aligned to the right."""
         values = [row[column] for row in self.rows if row.get(column) is not None]
         return bool(values) and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+    def is_short(self, column: str) -> bool:
+        """Whether no text of a column is long: it then stays on one line."""
+        return all(len(cell(row.get(column))) <= 24 for row in self.rows)
 
 
 def cell(value: object) -> str:
@@ -124,7 +129,7 @@ def page(outcomes: Sequence[Outcome], *, versions: Mapping[str, str], seconds: f
 def overview(outcomes: Sequence[Outcome]) -> str:
     """One line a package, each leading to its section."""
     lines = "".join(
-        f'<tr><td><a href="#{escape(o.name)}">{escape(o.name)}</a></td><td>{badge(o)}</td>'
+        f'<tr><td class="short"><a href="#{escape(o.name)}">{escape(o.name)}</a></td><td>{badge(o)}</td>'
         f'<td class="number">{o.seconds:.1f}</td><td>{escape(o.summary)}</td></tr>'
         for o in outcomes
     )
@@ -152,7 +157,8 @@ def section(outcome: Outcome) -> str:
 
 
 def rows_table(outcome: Outcome) -> str:
-    marks = {name: ' class="number"' if outcome.is_numeric(name) else "" for name in outcome.columns}
+    kinds = {n: "number" if outcome.is_numeric(n) else "short" if outcome.is_short(n) else "" for n in outcome.columns}
+    marks = {name: f' class="{kind}"' if kind else "" for name, kind in kinds.items()}
     head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in marks.items())
     body = "".join(
         f"<tr>{''.join(f'<td{mark}>{escape(cell(row.get(name)))}</td>' for name, mark in marks.items())}</tr>"

@@ -51,25 +51,27 @@ def test_a_quick_run_prints_a_table_and_saves_a_valid_file(toy, tmp_path, capsys
 
 def test_a_wrong_ours_is_in_the_file_as_refused_and_the_status_is_1(toy, tmp_path):
     out = tmp_path / "r.json"
-    arguments = [
-        "torch-toy",
-        "--filter",
-        "wrong",
-        "--filter",
-        "far",
-        "--filter",
-        "bytes",
-        "--device",
-        "cpu",
-        "--out",
-        str(out),
-    ]
-    assert main(arguments) == 1
+    filters = [part for word in ("wrong", "far", "bytes") for part in ("--filter", word)]
+    assert main(["torch-toy", *filters, "--device", "cpu", "--out", str(out)]) == 1
     result = load(out)
     assert result.cases == []
     assert result.not_run["wrong/64"].startswith("refused: wrong/64: ValueError: differs from the reference")
     assert result.not_run["far/64"].startswith("no data: root 'x'")
     assert [(fact.name, fact.value, fact.met) for fact in result.facts] == [("bytes/edge", 9.5, True)]
+
+
+def test_a_fact_whose_library_is_missing_is_recorded_and_the_run_goes_on(toy, tmp_path, capsys):
+    def accuracy(device, seed):
+        raise ImportError("training needs lightning: pip install lightning")
+
+    module, out = sys.modules["benchmarks.torch_toy"], tmp_path / "r.json"
+    known = module.facts()
+    module.facts = lambda: [Fact(name="accuracy", measure=accuracy), *known]
+    assert main(["torch-toy", "--filter", "accuracy", "--filter", "bytes", "--device", "cpu", "--out", str(out)]) == 0
+    result = load(out)
+    assert result.not_run == {"accuracy": "not installed: training needs lightning: pip install lightning"}
+    assert [fact.name for fact in result.facts] == ["bytes/edge"]
+    assert "accuracy: not installed: training needs lightning" in capsys.readouterr().out
 
 
 def test_merge_adds_to_a_file(toy, tmp_path):

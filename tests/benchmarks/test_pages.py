@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import quote, table
 from benchmarks.figure import draw
-from benchmarks.render import render
+from benchmarks.render import pages, render
 from benchmarks.result import CaseResult, FactResult, Result, Roofline, save
 
 SOURCE = "results/h200/torch-tcgnn.json#cases/spmm/cora/d64"
@@ -142,7 +142,7 @@ def test_this_checkouts_pages_hold():
 
 
 def test_this_checkouts_tables_are_rendered():
-    for page in quote.pages():
+    for page in pages():
         text = page.read_text(encoding="utf-8")
         assert render(text) == text, f"{page.name}: run python -m benchmarks.render"
 

@@ -28,6 +28,17 @@ def extras() -> dict[str, Callable[[], object]]:
         with tempfile.TemporaryDirectory() as folder:
             return data.planetoid("cora", folder, download=True)
 
+    def sparse_tensor() -> str | None:
+        try:
+            tcg.from_torch_sparse(edge_index)
+        except TypeError as error:
+            return str(error)
+
+    def draw() -> object:
+        import torch_tcgnn.demo.pictures
+
+        return torch_tcgnn.demo.pictures
+
     def use_lightning() -> object:
         import torch_tcgnn.lightning
 
@@ -47,6 +58,8 @@ def extras() -> dict[str, Callable[[], object]]:
         "data": data.digits,
         "scipy": rcm,
         "pyg": download,
+        "pyg-sparse": sparse_tensor,
+        "plot": draw,
         "lightning": use_lightning,
         "triton": gpu_kernel,
         "cuda": compiler,

@@ -137,7 +137,7 @@ def test_many_chunks_that_hold_nothing_give_what_one_chunk_gives(
         return out, gradients(out, tensors)
 
     whole = step()
-    monkeypatch.setattr("torch_tcgnn.kernels.cpu.attention.CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr("torch_tcgnn.kernels.cpu.chunk.CHUNK_ELEMENTS", 1)
     monkeypatch.setattr("torch_tcgnn.kernels.cpu.attention.HELD_BYTES", 0)
     torch.testing.assert_close(step(), whole, rtol=1e-12, atol=1e-12)
 

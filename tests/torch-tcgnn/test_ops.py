@@ -52,6 +52,15 @@ def test_opcheck(sample, operands):
     torch.library.opcheck(op.default, args)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+def test_edge_softmax_of_strided_logits_is_contiguous_as_its_fake_kernel_says(in_order):
+    edges = edge_list()
+    g = tcg.TCGraph.from_edge_index(edges[:, edges[1].argsort()] if in_order else edges, (SOURCES, TARGETS))
+    logits = randn(3, EDGES).detach().t()
+    assert ops.edge_softmax(g.operands(), logits).stride() == (3, 1)
+    torch.library.opcheck(ops.edge_softmax.default, (g.operands(), logits), test_utils="test_faketensor")
+
+
 @pytest.mark.parametrize("plan", [False, True])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_operand_lists_say_what_they_hold(plan, blocks):

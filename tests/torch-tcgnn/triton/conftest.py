@@ -12,6 +12,7 @@ from torch_tcgnn import bitblock
 from torch_tcgnn.adjacency import Adjacency, compress
 
 pytest.importorskip("triton")
+collect_ignore_glob = ["compile_*.py"]  # scripts of processes of their own, which import one another
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 

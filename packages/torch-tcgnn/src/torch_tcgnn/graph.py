@@ -98,8 +98,9 @@ class TCGraph:
         check_choice("path", path, PATHS)
         check_choice("reorder", reorder, REORDERS)
         check_edge_index(edge_index)
-        if hasattr(edge_index, "as_tensor"):  # PyG's EdgeIndex: only the ids matter here
-            edge_index = edge_index.as_tensor()
+        plain = getattr(edge_index, "as_tensor", None)  # of PyG's EdgeIndex: only the ids matter here
+        if plain is not None:
+            edge_index = plain()
         if num_nodes is None:
             num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
         sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
@@ -167,6 +168,7 @@ class TCGraph:
 
     @property
     def device(self) -> torch.device:
+        """Where the structure lies, and with it the operands of every call."""
         return self.adjacency.col.device
 
     @property

@@ -22,7 +22,7 @@ try:
     from torchmetrics.classification import MulticlassAccuracy
 except ImportError as error:
     raise ImportError(
-        "torch_tcgnn.lightning needs lightning and torchmetrics: pip install torch-tcgnn[lightning]"
+        "torch_tcgnn.lightning needs lightning and torchmetrics: pip install 'torch-tcgnn[lightning]'"
     ) from error
 
 from . import cache

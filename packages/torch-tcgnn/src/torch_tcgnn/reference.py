@@ -17,7 +17,10 @@ def spmm(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: i
 
 
 def spmm_extremum(row: Tensor, col: Tensor, x: Tensor, weight: Tensor | None, num_rows: int, largest: bool) -> Tensor:
-    """As :func:`spmm` with maximum (or minimum) in place of the sum; rows without edges give 0."""
+    """``out[i] = max_{e: row[e]=i} weight[e] · x[col[e]]`` (or min), 0 in rows without edges; shapes as :func:`spmm`.
+
+    ``x`` ``[K, F]`` with weights ``[E]``, or ``[K, H, F]`` with ``[E, H]``.
+    """
     message = x[col] if weight is None else x[col] * weight.unsqueeze(-1)
     index = row.view(-1, *[1] * (x.dim() - 1)).expand_as(message)
     out = x.new_zeros(num_rows, *x.shape[1:])
@@ -30,7 +33,7 @@ def sddmm(row: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def segment_sum(row: Tensor, values: Tensor, num_rows: int) -> Tensor:
-    """``out[i] = Σ_{e: row[e]=i} values[e]``."""
+    """``out[i] = Σ_{e: row[e]=i} values[e]``; ``values`` ``[E, …]`` to ``[num_rows, …]``."""
     return values.new_zeros(num_rows, *values.shape[1:]).index_add(0, row, values)
 
 

@@ -23,6 +23,11 @@ class SGT(NamedTuple):
         win_partition: ``[ceil(N / window)]`` int32: tiles of each window (``blockPartition`` in the authors' code).
         edge_to_column: ``[E]`` int32: condensed column of each edge inside its window.
         edge_to_row: ``[E]`` int32: row of each edge.
+
+    Example:
+        >>> translate(torch.tensor([0, 2, 3]), torch.tensor([5, 9, 9]), num_cols=10)._asdict()
+        {'win_partition': tensor([1], dtype=torch.int32), 'edge_to_column': tensor([0, 1, 1], dtype=torch.int32),
+         'edge_to_row': tensor([0, 0, 1], dtype=torch.int32)}
     """
 
     win_partition: Tensor
@@ -37,6 +42,11 @@ class TileCount(NamedTuple):
         greedy: tiles over the original columns; each starts at the smallest column of the window not yet covered.
         condensed: tiles over the condensed columns.
         density: share of the places of the condensed tiles that hold an entry, in ``[0, 1]``.
+
+    Example:
+        >>> before, after, density = count_tiles(torch.tensor([0, 2]), torch.tensor([0, 31]), 16, 8, num_cols=32)
+        >>> f"{before} tiles become {after}, {100 * density:.1f} % full"
+        '2 tiles become 1, 1.6 % full'
     """
 
     greedy: int
@@ -52,6 +62,11 @@ class WindowStats(NamedTuple):
         vectors: distinct (window, column) pairs: the rows of features that a tensor-core kernel gathers.
         blocks: tiles of eight condensed columns.
         density: ``nnz / (blocks · height · 8)``.
+
+    Example:
+        >>> stats = window_stats(torch.tensor([0, 2, 4]), torch.tensor([0, 1, 0, 1]), 8)
+        >>> stats.nnz / stats.vectors  # entries that one gathered row serves
+        2.0
     """
 
     nnz: int
@@ -120,11 +135,8 @@ def count_tiles(
         TileCount(greedy=3, condensed=1, density=0.03125)
     """
     num_cols = _checked(rowptr, col, num_cols, height=height, width=width)
-    row = _rows(rowptr)
-    distinct = _distinct(row // height * num_cols + col)
-    first = _window_starts(distinct, -(-(rowptr.shape[0] - 1) // height), num_cols)
+    distinct, first, nnz = _condensed(rowptr, col, height, num_cols)
     condensed = int(((first.diff() + (width - 1)) // width).sum())
-    nnz = _distinct(row * num_cols + col).shape[0]
     return TileCount(
         greedy=_greedy(distinct, first, width),
         condensed=condensed,
@@ -150,12 +162,17 @@ def window_stats(rowptr: Tensor, col: Tensor, height: int = 8, *, num_cols: int 
         WindowStats(nnz=4, vectors=2, blocks=1, density=0.0625)
     """
     num_cols = _checked(rowptr, col, num_cols, height=height)
+    distinct, first, nnz = _condensed(rowptr, col, height, num_cols)
+    blocks = int(((first.diff() + 7) // 8).sum())
+    return WindowStats(nnz, distinct.shape[0], blocks, nnz / (blocks * height * 8) if blocks else 0.0)
+
+
+def _condensed(rowptr: Tensor, col: Tensor, height: int, num_cols: int) -> tuple[Tensor, Tensor, int]:
+    """Distinct (window, column) keys, the first key of each window, and the number of distinct entries."""
     row = _rows(rowptr)
     distinct = _distinct(row // height * num_cols + col)
     first = _window_starts(distinct, -(-(rowptr.shape[0] - 1) // height), num_cols)
-    blocks = int(((first.diff() + 7) // 8).sum())
-    nnz = _distinct(row * num_cols + col).shape[0]
-    return WindowStats(nnz, distinct.shape[0], blocks, nnz / (blocks * height * 8) if blocks else 0.0)
+    return distinct, first, _distinct(row * num_cols + col).shape[0]
 
 
 def _rows(rowptr: Tensor) -> Tensor:

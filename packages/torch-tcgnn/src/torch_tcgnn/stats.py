@@ -18,10 +18,17 @@ class GraphStats:
         vectors: distinct (window, column) pairs: rows of features that a tensor-core kernel gathers.
         height: rows of a window.
         density: ``nnz / (blocks · height · 8)``.
-        reuse: ``nnz / vectors``: entries served by one gathered row; above about 1.2 tensor cores pay.
+        reuse: ``nnz / vectors``: entries served by one gathered row; from about 1.4 on tensor cores pay at any width.
         max_window: blocks of the longest window.
         imbalance: mean deviation of blocks per window from their mean (IBD of Acc-SpMM, PPoPP 2025).
         num_bytes: bytes of the blocks.
+
+    Example:
+        >>> import torch, torch_tcgnn as tcg
+        >>> edge_index = torch.tensor([[0, 1, 0], [0, 0, 1]])  # entries (0, 0), (0, 1), (1, 0)
+        >>> stats = tcg.TCGraph.from_edge_index(edge_index, num_nodes=2).stats
+        >>> stats.nnz, stats.vectors, stats.blocks, stats.reuse, stats.density
+        (3, 2, 1, 1.5, 0.046875)
     """
 
     nnz: int

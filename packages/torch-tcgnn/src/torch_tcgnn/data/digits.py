@@ -27,11 +27,16 @@ def digits(*, k: int = 8, seed: int = 0) -> GraphData:
     Raises:
         ImportError: scikit-learn is missing.
         ValueError: ``k`` outside ``[1, 1796]``.
+
+    Example:
+        >>> graph = digits()
+        >>> graph, graph.x.shape, int(graph.train_mask.sum())
+        (GraphData(digits: 1797 nodes, 19858 edges), torch.Size([1797, 64]), 200)
     """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError("digits come with scikit-learn: pip install torch-tcgnn[data]") from error
+        raise ImportError("digits come with scikit-learn: pip install 'torch-tcgnn[data]'") from error
     pixels, labels = load_digits(return_X_y=True)
     num_nodes = pixels.shape[0]
     if not 1 <= k < num_nodes:

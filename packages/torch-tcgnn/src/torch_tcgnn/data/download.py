@@ -33,7 +33,7 @@ def download(name: str, base: Path) -> Path:
     try:
         from torch_geometric.data import download_url, extract_zip
     except ImportError as error:
-        raise ImportError("download=True uses torch-geometric: pip install torch-tcgnn[pyg]") from error
+        raise ImportError("download=True uses torch-geometric: pip install 'torch-tcgnn[pyg]'") from error
     urls = _urls(name)
     base.mkdir(parents=True, exist_ok=True)
     folder = base / name

@@ -33,6 +33,14 @@ def edge_list(
     Raises:
         ValueError: a line that is not two integers, or an id outside ``[0, num_nodes)``.
         FileNotFoundError: no such file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "path.csv")
+        ...     _ = path.write_text("source,target\\n0,1\\n1,2\\n")
+        ...     edge_list(path), edge_list(path, edges="listed")
+        (GraphData(path: 3 nodes, 4 edges), GraphData(path: 3 nodes, 2 edges))
     """
     check_edges(edges)
     with open_text(path) as file:

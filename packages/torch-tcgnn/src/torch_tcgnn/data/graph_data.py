@@ -72,6 +72,7 @@ class GraphData:
 
     @property
     def num_edges(self) -> int:
+        """``E``: directed entries, duplicates and self loops counted."""
         return self.edge_index.shape[1]
 
     @property

@@ -24,6 +24,10 @@ class Source:
         name: the name a user asks for.
         folders: folders that may hold it, compared without case; ours first, then torch-geometric's.
         files: the files needed, each under its alternative names.
+
+    Example:
+        >>> Source("karate", ("karate",), (("karate.csv", "karate.csv.gz"),)).within(Path("nowhere")) is None
+        True
     """
 
     name: str
@@ -51,6 +55,14 @@ def locate(source: Source, root: Root = None, *, download: bool = False) -> list
         FileNotFoundError: naming the files and every place that was looked into.
         ConnectionError: the download failed.
         ImportError: download asked for without torch-geometric.
+
+    Example:
+        >>> import tempfile
+        >>> karate = Source("karate", ("karate",), (("karate.csv", "karate.csv.gz"),))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(folder, "karate.csv.gz").touch()
+        ...     [path.name for path in locate(karate, folder)]
+        ['karate.csv.gz']
     """
     bases = [Path(root)] if root is not None else list(search_path())
     for base in bases:

@@ -30,6 +30,15 @@ def mtx(path: str | os.PathLike[str], *, edges: Edges = "listed", name: str | No
     Raises:
         ValueError: not a square coordinate matrix of real numbers, or other entries than the header declares.
         FileNotFoundError: no such file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "path.mtx")
+        ...     _ = path.write_text("%%MatrixMarket matrix coordinate real symmetric\\n3 3 2\\n2 1 0.5\\n3 2 2\\n")
+        ...     graph = mtx(path)
+        >>> graph.edge_index.tolist(), graph.edge_weight.tolist()
+        ([[1, 2, 0, 1], [0, 1, 1, 2]], [0.5, 2.0, 0.5, 2.0])
     """
     check_edges(edges)
     with open_text(path) as file:

@@ -38,6 +38,14 @@ def npz(
     Raises:
         ValueError: an unknown option, a missing key, or arrays that do not form a square matrix.
         FileNotFoundError: no such file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "path.npz")
+        ...     np.savez(path, adj_data=[1, 1], adj_indices=[1, 2], adj_indptr=[0, 1, 2, 2], adj_shape=[3, 3])
+        ...     npz(path), npz(path, edges="listed")
+        (GraphData(path: 3 nodes, 4 edges), GraphData(path: 3 nodes, 2 edges))
     """
     check_edges(edges)
     if features not in get_args(Features):

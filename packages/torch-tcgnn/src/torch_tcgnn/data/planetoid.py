@@ -46,6 +46,13 @@ def planetoid(
         ValueError: unknown ``name`` or ``edges``.
         FileNotFoundError: the files are not there.
         pickle.UnpicklingError: a file holds more than arrays.
+
+    Example:
+        >>> planetoid("cora")  # doctest: +SKIP
+        GraphData(cora: 2708 nodes, 10556 edges)
+        >>> planetoid("dblp")
+        Traceback (most recent call last):
+        ValueError: name must be one of 'cora', 'citeseer', 'pubmed', got 'dblp'
     """
     check_edges(edges)
     name = name.lower()  # type: ignore[assignment]

@@ -32,6 +32,11 @@ class Preset:
         shape: which generator.
         max_degree: expected degree of the largest hub (power law only).
         graphs: number of graphs (molecules only).
+
+    Example:
+        >>> PRESETS["ppi"]
+        Preset(num_nodes=56944, num_edges=818716, num_features=50, num_classes=121, shape='power_law', max_degree=700,
+               graphs=1)
     """
 
     num_nodes: int

@@ -27,6 +27,16 @@ def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
     Raises:
         FileNotFoundError: the files are not there.
         ValueError: the files disagree about the number of nodes or edges.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "TOY_A.txt").write_text("1, 2\\n2, 1\\n")
+        ...     _ = Path(folder, "TOY_graph_indicator.txt").write_text("1\\n1\\n2\\n")
+        ...     _ = Path(folder, "TOY_graph_labels.txt").write_text("-1\\n1\\n")
+        ...     toy = tu("TOY", folder)
+        >>> toy, toy.batch.tolist(), toy.y.tolist()
+        (GraphData(TOY: 2 graphs, 3 nodes, 2 edges), [0, 0, 1], [0, 1])
     """
     required = ("A", "graph_indicator", "graph_labels")
     files = tuple((f"{name}_{part}.txt", f"{name}_{part}.txt.gz") for part in required)

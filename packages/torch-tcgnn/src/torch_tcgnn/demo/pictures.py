@@ -11,7 +11,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 except ImportError as error:
-    raise ImportError("the demo draws with matplotlib: pip install torch-tcgnn[plot]") from error
+    raise ImportError("the demo draws with matplotlib: pip install 'torch-tcgnn[plot]'") from error
 
 from ..bitblock import WIDTH
 from ..graph import TCGraph

@@ -185,7 +185,7 @@ def _training_rows(graph: GraphData, runs: list[Run], step_ms: dict[str, float])
     rows = []
     for run in runs:
         ratio = None if run.name == ours else step_ms[run.name] / step_ms[ours]
-        rows.append(_row("train", graph, f"GCN, a step: {run.name}", step_ms[run.name], ratio, round(run.accuracy, 2)))
+        rows.append(_row("train", graph, f"GCN, a step: {run.name}", step_ms[run.name], ratio, round(run.accuracy, 1)))
     return rows
 
 
@@ -198,5 +198,11 @@ def _row(
     accuracy: float | None = None,
 ) -> dict[str, Any]:
     return {
-        "step": step, "graph": graph.name, "what": what, "ms": ms, "time / ours": ratio, "test accuracy %": accuracy,
+        "step": step, "graph": graph.name, "what": what, "ms": _rounded(ms), "ratio": _rounded(ratio),
+        "accuracy %": accuracy,
     }  # fmt: skip
+
+
+def _rounded(value: float | None) -> float | None:
+    """Three digits: what the clock can tell."""
+    return None if value is None else float(f"{value:.3g}")

@@ -151,13 +151,14 @@ def from_torch_sparse(adj_t: Any, *, reorder: str = "none", path: Path = "auto")
         >>> import torch, torch_tcgnn as tcg
         >>> tcg.from_torch_sparse(torch.eye(3))
         Traceback (most recent call last):
-        TypeError: adj_t must be a torch_sparse.SparseTensor, got Tensor
+        TypeError: adj_t must be a torch_sparse.SparseTensor (pip install 'torch-tcgnn[pyg-sparse]'), got Tensor
 
     Reference:
         PyG's convention: ``adj_t[target, source]``.
     """
     if not is_sparse_tensor(adj_t):
-        raise TypeError(f"adj_t must be a torch_sparse.SparseTensor, got {type(adj_t).__name__}")
+        wanted = "a torch_sparse.SparseTensor (pip install 'torch-tcgnn[pyg-sparse]')"
+        raise TypeError(f"adj_t must be {wanted}, got {type(adj_t).__name__}")
     return read_sparse_tensor(adj_t, None).graph(reorder=reorder, path=path)
 
 

@@ -165,7 +165,7 @@ def edge_softmax(adjacency: Adjacency, logits: Tensor) -> Tensor:
     """Softmax of ``[E]`` or ``[E, H]`` logits, in input edge order, over each row."""
     _check_dtype("logits", logits)
     if logits.numel() == 0:
-        return torch.empty_like(logits)
+        return logits.new_empty(logits.shape)
     _require_triton()
     from .triton.edge_softmax import edge_softmax
 

@@ -27,17 +27,25 @@ def keep_scale(dropout: float) -> float:
     return 1.0 / (1.0 - dropout) if dropout < 1.0 else 0.0
 
 
-def keep_mask(seed: Tensor, edge: Tensor, heads: int, dropout: float) -> Tensor:
-    """``[len(edge), heads]`` bool for input edge numbers ``edge``; ``seed`` is one int64."""
-    z = edge.long().unsqueeze(1) * heads + torch.arange(1, heads + 1, device=edge.device)
-    z.mul_(GAMMA).add_(seed)
+def keep_mask(seed: Tensor, edge: Tensor, heads: int, dropout: float, *, head_major: bool = False) -> Tensor:
+    """``[len(edge), heads]`` bool for input edge numbers ``edge``, or its transpose; ``seed`` is one int64."""
+    at_edge = (edge.long() * _signed(heads * GAMMA)).add_(seed)
+    of_head = torch.arange(1, heads + 1, device=edge.device).mul_(GAMMA)
+    z = at_edge + of_head.unsqueeze(1) if head_major else at_edge.unsqueeze(1) + of_head
     for shift, factor in ((30, FIRST), (27, SECOND)):
         z.bitwise_xor_((z >> shift).bitwise_and_(2 ** (64 - shift) - 1)).mul_(factor)
     return z >= threshold(dropout)
 
 
-def dropout_factor(seed: Tensor, edge: Tensor, heads: int, dropout: float, dtype: torch.dtype) -> Tensor | None:
-    """``[len(edge), heads]`` factor of each attention weight: 0 or ``1/(1−p)``; ``None`` without dropout."""
+def dropout_factor(
+    seed: Tensor, edge: Tensor, heads: int, dropout: float, dtype: torch.dtype, *, head_major: bool = False
+) -> Tensor | None:
+    """Factor of each attention weight, in the shape of :func:`keep_mask`: 0 or ``1/(1−p)``; ``None`` without dropout."""
     if dropout == 0.0:
         return None
-    return keep_mask(seed, edge, heads, dropout).to(dtype).mul_(keep_scale(dropout))
+    return keep_mask(seed, edge, heads, dropout, head_major=head_major).to(dtype).mul_(keep_scale(dropout))
+
+
+def _signed(number: int) -> int:
+    """The signed 64-bit integer that ``number`` wraps to."""
+    return (number + 2**63) % 2**64 - 2**63

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.nn import Parameter
 
 from ..adjacency import Adjacency
@@ -24,7 +25,7 @@ def plain_eager(*inputs: Tensor | None) -> bool:
     return (
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and peek_interpreter_stack() is None
         and all(t is None or type(t) in PLAIN for t in inputs)
     )
 

@@ -40,7 +40,8 @@ class SpMM(torch.autograd.Function):
         return _below_spmm(adj, adj_t, x, weight, precision)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
         adj, adj_t, precision = ctx.structure
         x, weight = ctx.saved_tensors
         _, _, needs_x, needs_weight, _ = ctx.needs_input_grad
@@ -105,7 +106,8 @@ class SDDMM(torch.autograd.Function):
         return _below_sddmm(adj, adj_t, a, b, precision)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
         adj, adj_t, precision = ctx.structure
         a, b = ctx.saved_tensors
         _, _, needs_a, needs_b, _ = ctx.needs_input_grad

@@ -1,91 +1,30 @@
-"""What the three attention kernels of the CPU share: rows in chunks, a chunk's softmax, sums and products.
+"""What the three attention kernels of the CPU share: a chunk's softmax and sum, and what their backwards know.
 
-A chunk has at most :data:`CHUNK_ELEMENTS` elements (more only where one row is longer). Nothing of the size of all
-edges is held but edge gradients that were asked for and, on graphs where they take at most :data:`HELD_BYTES`, what
-backward's first pass found at the edges. float16 and bfloat16 are computed in float32.
+Nothing of the size of all edges is held but edge gradients that were asked for and, on graphs where they take at most
+:data:`HELD_BYTES`, what backward's pass over rows found at the edges and its pass over columns needs. float16 and
+bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
 from ..dropout import dropout_factor
-from .extremum import row_chunks
-from .sddmm import sampled_product
+from .chunk import Chunk, chunks, once
+from .sddmm import padded
 from .spmm import gather_sum
 
-CHUNK_ELEMENTS = 1 << 17
-"""Elements of one temporary of a chunk (512 KiB of float32): small enough for the cache and for memory reuse."""
 HELD_BYTES = 32 << 20
-"""Most memory for weights and gradients of logits that the second pass of backward finds ready."""
-
-
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """Rows ``first`` to ``last`` of an adjacency with their ``e`` entries.
-
-    Attributes:
-        begin: first of its entries.
-        rowptr: ``[last − first + 1]``, from 0.
-        col: ``[e]`` column of each entry.
-        row: ``[e]`` row of each entry, counted from ``first``.
-        edge: ``[e]`` input edge of each entry.
-    """
-
-    first: int
-    last: int
-    begin: int
-    rowptr: Tensor
-    col: Tensor
-    row: Tensor
-    edge: Tensor
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.first, self.last)
-
-    def at_rows(self, table: Tensor) -> Tensor:
-        """``[e, ...]``: the value of each entry's row in a table of all rows."""
-        return table[self.first : self.last].index_select(0, self.row)
-
-    def at_cols(self, table: Tensor) -> Tensor:
-        """``[e, ...]``: the value of each entry's column."""
-        return table.index_select(0, self.col)
-
-    def total(self, entries: Tensor) -> Tensor:
-        """``[rows, ...]``: sum of ``[e, ...]`` entries by row."""
-        identity = torch.arange(self.col.shape[0], dtype=self.rowptr.dtype)
-        flat = entries.reshape(self.col.shape[0], -1)
-        return gather_sum(self.rowptr, identity, flat, None).view(self.last - self.first, *entries.shape[1:])
-
-    def weighted_sum(self, weight: Tensor, tables: Tensor) -> Tensor:
-        """``[rows, H, F]``: ``Σ weight[e, h] · tables[h, col[e]]`` for ``[H, K, F]`` tables."""
-        by_head = weight.t().contiguous()
-        sums = [gather_sum(self.rowptr, self.col, table, w) for table, w in zip(tables, by_head)]
-        return torch.stack(sums, dim=1) if sums else tables.new_zeros(self.last - self.first, 0, tables.shape[2])
-
-    def product(self, rows: Tensor, tables: Tensor) -> Tensor:
-        """``[e, H]``: ``<rows[row], tables[:, col]>`` for two tables ``[H, ·, D]``, the first of all rows."""
-        heads = [sampled_product(self.rowptr, self.col, a[self.rows], b) for a, b in zip(rows, tables)]
-        return torch.stack(heads).t().contiguous() if heads else tables.new_zeros(self.col.shape[0], 0)
-
-
-def chunks(adjacency: Adjacency, width: int) -> Iterator[Chunk]:
-    """Cut an adjacency into chunks for ``width`` elements an entry; rows without entries at all may be left out."""
-    rowptr = adjacency.rowptr
-    for first, last in row_chunks(rowptr, CHUNK_ELEMENTS // max(width, 1)):
-        begin, end = int(rowptr[first]), int(rowptr[last])
-        if begin == end:
-            continue
-        local = rowptr[first : last + 1] - begin
-        row = torch.arange(last - first).repeat_interleave(local.diff(), output_size=end - begin)
-        edge = adjacency.edge[begin:end] if adjacency.edge.numel() else torch.arange(begin, end)
-        yield Chunk(first, last, begin, local, adjacency.col[begin:end].to(rowptr.dtype), row, edge)
+"""Most memory for what the second pass of backward finds ready."""
+SPREAD = 24.0
+"""Largest difference of a chunk's logits under which one maximum serves all its rows: far above underflow, and the
+subtraction rounds no more than the logits themselves are rounded."""
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
@@ -94,8 +33,13 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
+def table(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[N, H, F]``, contiguous."""
+    return x.detach().to(dtype).contiguous()
+
+
 def by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[N, H, F]`` as contiguous ``[H, N, F]``."""
+    """``[N, H, F]`` as contiguous ``[H, N, F]``, or ``[N, H]`` as ``[H, N]``."""
     return x.detach().to(dtype).transpose(0, 1).contiguous()
 
 
@@ -109,92 +53,155 @@ def aggregate(
     seed: Tensor,
     edge_value: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax of ``logits`` over each row, then the weighted sum of ``value`` (plus ``edge_value`` of the edge).
+    """Softmax of ``logits`` ``[H, e]`` over each row, then the weighted sum of ``value`` (and of ``edge_value``).
 
     Returns:
         ``out`` ``[M, H, F]`` in the dtype of ``value`` and ``lse`` ``[M, H]``, the logarithm of each denominator.
         Rows without entries (or with no logit above −inf) give 0 and −inf.
     """
-    _, heads, features = value.shape
+    num_cols, heads, features = value.shape
     out = value.new_zeros(adjacency.num_rows, heads, features)
     lse = torch.full((adjacency.num_rows, heads), float("-inf"), dtype=dtype)
-    tables = by_head(value, dtype)
-    for chunk in chunks(adjacency, width):
-        entries = logits(chunk)
-        top = torch.segment_reduce(entries, "max", offsets=chunk.rowptr, axis=0, initial=float("-inf"))
-        top = top.masked_fill_(top == float("-inf"), 0.0)
-        weight = entries.sub_(top.index_select(0, chunk.row)).exp_()
-        total = chunk.total(weight)
-        lse[chunk.rows] = total.log() + top
-        factor = dropout_factor(seed, chunk.edge, heads, dropout, dtype)
+    if heads == 0:
+        return out, lse
+    values = table(value, dtype)
+    for chunk in chunks(adjacency, width, heads, num_cols):
+        weight, top = _exponentials(chunk, logits(chunk))
+        total = chunk.total(weight.t())
+        torch.add(total.log(), top, out=lse[chunk.rows])
+        factor = dropout_factor(seed, chunk.edge, heads, dropout, dtype, head_major=True) if dropout else None
         if factor is not None:
             weight *= factor
-        message = chunk.weighted_sum(weight, tables)
+        message = chunk.weighted_sum(weight, values)
         if edge_value is not None:
-            message += chunk.total(weight.unsqueeze(-1) * edge_value.index_select(0, chunk.edge).to(dtype))
-        inverse = total.reciprocal().masked_fill_(total == 0.0, 0.0)
-        out[chunk.rows] = message.mul_(inverse.unsqueeze(-1)).to(out.dtype)
+            message = message + chunk.total(weight.t().unsqueeze(-1) * at_edges(chunk, edge_value, dtype))
+        inverse = total.reciprocal().masked_fill_(total == 0.0, 0.0).unsqueeze(-1)
+        if out.dtype == dtype:
+            torch.mul(message, inverse, out=out[chunk.rows])
+        else:
+            out[chunk.rows] = message * inverse
     return out, lse
 
 
+def at_edges(chunk: Chunk, edge: Tensor, dtype: torch.dtype) -> Tensor:
+    """``[e, ...]``: the value of each entry's edge."""
+    return edge.detach().index_select(0, chunk.edge).to(dtype)
+
+
+def _exponentials(chunk: Chunk, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """``exp(logits − top)`` in the place of ``logits``; ``top`` is one number, or ``[rows, H]`` where they differ much."""
+    top = logits.amax()
+    if not bool(top - logits.amin() <= SPREAD):  # −inf and NaN come here as well
+        lowest = float("-inf")
+        top = torch.segment_reduce(logits.t().contiguous(), "max", offsets=chunk.rowptr, axis=0, initial=lowest)
+        top = top.masked_fill_(top == lowest, 0.0)
+        return logits.sub_(top.index_select(0, chunk.row - chunk.first).t()).exp_(), top
+    return logits.sub_(top).exp_(), top
+
+
 @dataclass(frozen=True, eq=False)
-class Saved:
+class Softmax:
     """What backward knows of the softmax: the incoming gradient and, for each target, two numbers a head.
 
     Attributes:
-        grad: ``[H, M, F]`` gradient of the output.
-        lse: ``[M, H]``; −inf is stored as +inf, so that a target without neighbours gives weights of 0.
-        delta: ``[M, H]``: ``<grad, out>``, the mean of the weights' gradients under the softmax.
-        held: ``[E, H]`` weights after dropout and gradients of logits in the order of the rows' entries; ``None`` where
-            they are too large.
-        place: ``[E]`` where there an input edge stands.
+        grad: ``[M, H, F]`` gradient of the output.
+        grad_by_head: ``[H, M, F']``, the same, padded for products.
+        lse: ``[H, M]``; −inf is stored as +inf, so that a target without neighbours gives weights of 0.
+        delta: ``[H, M]``: ``<grad, out>``, the mean of the weights' gradients under the softmax.
     """
 
     grad: Tensor
+    grad_by_head: Tensor
     lse: Tensor
     delta: Tensor
     dropout: float
     seed: Tensor
-    held: tuple[Tensor, Tensor] | None
-    place: Tensor | None
 
     @classmethod
-    def of(cls, adjacency: Adjacency, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Saved:
-        delta = (grad.detach().to(lse.dtype) * out.to(lse.dtype)).sum(-1)
-        shape, held, place = (adjacency.num_edges, lse.shape[1]), None, None
-        if 2 * shape[0] * shape[1] * lse.element_size() <= HELD_BYTES:
-            held = lse.new_empty(shape), lse.new_empty(shape)
-            if adjacency.edge.numel():
-                place = torch.empty_like(adjacency.edge)
-                place[adjacency.edge.long()] = torch.arange(shape[0], dtype=place.dtype)
-        lse = lse.masked_fill(lse == float("-inf"), float("inf"))
-        return cls(by_head(grad, lse.dtype), lse, delta, dropout, seed, held, place)
+    def of(cls, grad: Tensor, out: Tensor, lse: Tensor, dropout: float, seed: Tensor) -> Softmax:
+        dense = table(grad, lse.dtype)
+        delta = (dense * out.to(lse.dtype)).sum(-1).t().contiguous()
+        lse = lse.t().masked_fill(lse.t() == float("-inf"), float("inf")).contiguous()
+        return cls(dense, padded(by_head(grad, lse.dtype)), lse, delta, dropout, seed)
 
     def at_rows(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights after dropout and gradient of the logits, both ``[e, H]``, where targets are the chunk's rows.
+        """Weights after dropout and gradient of the logits, both ``[H, e]``, where targets are the chunk's rows.
 
         ``grad_weight`` is the gradient of the weights after dropout; both it and ``logits`` are overwritten.
         """
-        found = self._entries(chunk, logits, grad_weight, chunk.at_rows)
-        if self.held is not None:
-            for held, entries in zip(self.held, found):
-                held[chunk.begin : chunk.begin + entries.shape[0]] = entries
-        return found
+        return self._entries(chunk, logits, grad_weight, chunk.at_rows)
 
-    def at_cols(self, chunk: Chunk, recompute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """The same where targets are the chunk's columns; ``recompute`` gives ``logits`` and ``grad_weight``."""
-        if self.held is not None:
-            weight, grad_logits = self.held
-            place = chunk.edge if self.place is None else self.place.index_select(0, chunk.edge)
-            return weight.index_select(0, place), grad_logits.index_select(0, place)
-        return self._entries(chunk, *recompute(), chunk.at_cols)
+    def at_cols(self, chunk: Chunk, logits: Tensor, grad_weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The same where targets are the chunk's columns."""
+        return self._entries(chunk, logits, grad_weight, chunk.at_cols)
 
     def _entries(
         self, chunk: Chunk, logits: Tensor, grad_weight: Tensor, at_targets: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        alpha = logits.sub_(at_targets(self.lse)).exp_()
-        factor = dropout_factor(self.seed, chunk.edge, alpha.shape[1], self.dropout, alpha.dtype)
-        if factor is not None:
+        alpha, factor = logits.sub_(at_targets(self.lse)).exp_(), None
+        if self.dropout:
+            heads, dtype = chunk.heads, alpha.dtype
+            factor = dropout_factor(self.seed, chunk.edge, heads, self.dropout, dtype, head_major=True)
             grad_weight *= factor
         grad_logits = grad_weight.sub_(at_targets(self.delta)).mul_(alpha)
         return alpha if factor is None else alpha.mul_(factor), grad_logits
+
+
+class Held:
+    """Tables of all entries, filled by the pass over rows and read by the pass over columns.
+
+    Args:
+        adjacency: whose entries they are, along dimension ``dim``.
+        transposed: whose order they are read in.
+        shape: of the table.
+        dim: 0 or 1.
+        dtype: of the table.
+    """
+
+    def __init__(
+        self, adjacency: Adjacency, transposed: Adjacency, shape: tuple[int, int], dim: int, dtype: torch.dtype
+    ) -> None:
+        self.transposed, self.shape, self.dim, self.dtype = transposed, shape, dim, dtype
+        self.place = _places(adjacency, transposed)
+        self.entries: Tensor | None = None
+
+    def put(self, chunk: Chunk, entries: Tensor) -> None:
+        """Keep what was found at the entries of a chunk; the caller does not change it afterwards."""
+        if chunk.end - chunk.begin == self.shape[self.dim]:
+            self.entries = entries
+            return
+        if self.entries is None:
+            self.entries = torch.empty(self.shape, dtype=self.dtype)
+        self.entries.narrow(self.dim, chunk.begin, chunk.end - chunk.begin).copy_(entries)
+
+    def at(self, chunk: Chunk) -> Tensor:
+        """What was found at the edges of a chunk of the transposed adjacency."""
+        return self._filled().index_select(self.dim, self.place[chunk.begin : chunk.end])
+
+    def total(self) -> Tensor:
+        """``[K, ...]``: the sums over the columns' entries of a table ``[E, ...]``."""
+        return gather_sum(self.transposed.rowptr, self.place, self._filled(), None)
+
+    def _filled(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype) if self.entries is None else self.entries
+
+
+def fits(adjacency: Adjacency, per_edge: int, dtype: torch.dtype) -> bool:
+    """Whether ``per_edge`` elements an edge may be held."""
+    return adjacency.num_edges * per_edge * dtype.itemsize <= HELD_BYTES
+
+
+def _places(adjacency: Adjacency, transposed: Adjacency) -> Tensor:
+    """``[E]``: where among the rows' entries each of the columns' entries stands."""
+
+    def build() -> tuple[ref[Adjacency], Tensor]:
+        count = torch.arange(adjacency.num_edges, dtype=adjacency.rowptr.dtype)
+        of_edge = count
+        if adjacency.edge.numel():
+            of_edge = torch.empty_like(count)
+            of_edge[adjacency.edge.long()] = count
+        edge = transposed.edge
+        return ref(adjacency), of_edge.index_select(0, edge) if edge.numel() else of_edge
+
+    of_whom, place = once(transposed, "place", build)
+    return place if of_whom() is adjacency else build()[1]

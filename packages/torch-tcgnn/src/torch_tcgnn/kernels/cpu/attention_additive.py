@@ -7,7 +7,9 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from ...adjacency import Adjacency
-from .attention import Chunk, Saved, aggregate, by_head, chunks, compute_dtype
+from .attention import Held, Softmax, aggregate, at_edges, by_head, compute_dtype, fits, table
+from .chunk import Chunk, chunks
+from .sddmm import padded
 
 
 def additive_attention(
@@ -22,10 +24,10 @@ def additive_attention(
 ) -> tuple[Tensor, Tensor]:
     """Output and lse of value ``[K, H, F]``, source ``[K, H]``, target ``[M, H]``, edge ``[E, H]``."""
     dtype = compute_dtype(value, source, target, edge)
-    source, target = source.detach().to(dtype), target.detach().to(dtype)
+    sources, targets = by_head(source, dtype), by_head(target, dtype)
 
     def logits(chunk: Chunk) -> Tensor:
-        return leaky_relu(_raw(chunk, target, source, edge), slope, inplace=True)
+        return leaky_relu(_raw(chunk, targets, sources, edge), slope, inplace=True)
 
     return aggregate(adjacency, value, logits, dtype, value.shape[1], dropout, seed)
 
@@ -45,34 +47,49 @@ def additive_attention_backward(
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, source, target and edge (empty where there is no edge operand)."""
-    dtype, heads = lse.dtype, value.shape[1]
-    saved = Saved.of(adjacency, grad, out, lse, dropout, seed)
-    values = by_head(value, dtype)
-    wide_source, wide_target = source.detach().to(dtype), target.detach().to(dtype)
+    dtype, (num_cols, heads, _) = lse.dtype, value.shape
     grad_value, grad_source, grad_target = (t.new_zeros(t.shape) for t in (value, source, target))
-    grad_edge = value.new_empty(0) if edge is None else edge.new_empty(edge.shape)
-    for chunk in chunks(adjacency, heads):
-        raw = _raw(chunk, wide_target, wide_source, edge)
-        _, grad_logits = saved.at_rows(chunk, leaky_relu(raw, slope), chunk.product(saved.grad, values))
-        grad_raw = _through_leaky(grad_logits, raw, slope)
-        grad_target[chunk.rows] = chunk.total(grad_raw).to(target.dtype)
+    grad_edge = value.new_empty(0) if edge is None else edge.new_zeros(edge.shape)
+    if value.numel() == 0:
+        return grad_value, grad_source, grad_target, grad_edge
+    softmax = Softmax.of(grad, out, lse, dropout, seed)
+    products = padded(table(value, dtype))
+    sources, targets = by_head(source, dtype), by_head(target, dtype)
+    weights = sums = None
+    if fits(adjacency, 2 * heads, dtype):
+        weights = Held(adjacency, transposed, (heads, adjacency.num_edges), 1, dtype)
+        sums = Held(adjacency, transposed, (adjacency.num_edges, heads), 0, dtype)
+    for chunk in chunks(adjacency, heads, heads, num_cols):
+        raw = _raw(chunk, targets, sources, edge)
+        grad_weight = chunk.product(softmax.grad_by_head, products)
+        weight, grad_logits = softmax.at_rows(chunk, leaky_relu(raw, slope), grad_weight)
+        grad_raw = _through_leaky(grad_logits, raw, slope).t().contiguous()
+        grad_target[chunk.rows] = chunk.total(grad_raw)
         if edge is not None:
             grad_edge.index_copy_(0, chunk.edge.long(), grad_raw.to(edge.dtype))
-    for chunk in chunks(transposed, heads):
-        raw = _raw(chunk, wide_source, wide_target, edge)
-        weight, grad_logits = saved.at_cols(
-            chunk,
-            lambda: (leaky_relu(raw, slope), chunk.product(values, saved.grad)),  # noqa: B023
-        )
-        grad_source[chunk.rows] = chunk.total(_through_leaky(grad_logits, raw, slope)).to(source.dtype)
-        grad_value[chunk.rows] = chunk.weighted_sum(weight, saved.grad).to(value.dtype)
+        if weights is not None and sums is not None:
+            weights.put(chunk, weight)
+            sums.put(chunk, grad_raw)
+    if sums is not None:
+        grad_source.copy_(sums.total())
+    else:
+        products, grads = padded(by_head(value, dtype)), padded(softmax.grad)
+    for chunk in chunks(transposed, heads, heads, adjacency.num_rows):
+        if weights is not None:
+            weight = weights.at(chunk)
+        else:
+            raw = _raw(chunk, sources, targets, edge)
+            grad_weight = chunk.product(products, grads)
+            weight, grad_logits = softmax.at_cols(chunk, leaky_relu(raw, slope), grad_weight)
+            grad_source[chunk.rows] = chunk.total(_through_leaky(grad_logits, raw, slope).t())
+        grad_value[chunk.rows] = chunk.weighted_sum(weight, softmax.grad)
     return grad_value, grad_source, grad_target, grad_edge
 
 
 def _raw(chunk: Chunk, by_row: Tensor, by_col: Tensor, edge: Tensor | None) -> Tensor:
-    """``[e, H]`` logits before the LeakyReLU."""
+    """``[H, e]`` logits before the LeakyReLU."""
     raw = chunk.at_rows(by_row).add_(chunk.at_cols(by_col))
-    return raw if edge is None else raw.add_(edge.detach().index_select(0, chunk.edge))
+    return raw if edge is None else raw.add_(at_edges(chunk, edge, raw.dtype).t())
 
 
 def _through_leaky(grad: Tensor, raw: Tensor, slope: float) -> Tensor:

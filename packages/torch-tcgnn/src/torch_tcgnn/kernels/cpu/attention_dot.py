@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from .attention import Chunk, Saved, aggregate, by_head, chunks, compute_dtype
+from .attention import Held, Softmax, aggregate, at_edges, by_head, compute_dtype, fits, table
+from .chunk import Chunk, chunks
+from .sddmm import padded
 
 
 def dot_attention(
@@ -21,16 +23,15 @@ def dot_attention(
 ) -> tuple[Tensor, Tensor]:
     """Output and lse of query ``[M, H, D]``, key ``[K, H, D]``, value ``[K, H, F]``, edge ``[E, H, D]``."""
     dtype = compute_dtype(query, key, value, edge)
-    wide_query, queries, keys = query.detach().to(dtype), by_head(query, dtype), by_head(key, dtype)
+    queries, keys = padded(by_head(query, dtype)), padded(table(key, dtype))
 
     def logits(chunk: Chunk) -> Tensor:
         product = chunk.product(queries, keys)
         if edge is not None:
-            product += (chunk.at_rows(wide_query) * _edges(chunk, edge, dtype)).sum(-1)
+            product += _row_products(chunk, table(query, dtype), at_edges(chunk, edge, dtype))
         return product.mul_(scale)
 
-    width = key.shape[1] * (1 if edge is None else key.shape[2])
-    return aggregate(adjacency, value, logits, dtype, width, dropout, seed, edge)
+    return aggregate(adjacency, value, logits, dtype, _width(key, edge), dropout, seed, edge)
 
 
 def dot_attention_backward(
@@ -48,42 +49,63 @@ def dot_attention_backward(
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value and edge (empty where there is no edge operand)."""
-    dtype = lse.dtype
-    width = key.shape[1] * (1 if edge is None else key.shape[2])
-    saved = Saved.of(adjacency, grad, out, lse, dropout, seed)
-    queries, keys, values = (by_head(t, dtype) for t in (query, key, value))
+    dtype, (num_cols, heads, _), width = lse.dtype, key.shape, _width(key, edge)
     grad_query, grad_key, grad_value = (t.new_zeros(t.shape) for t in (query, key, value))
-    grad_edge = value.new_empty(0) if edge is None else edge.new_empty(edge.shape)
-    for chunk in chunks(adjacency, width):
-        product, grad_weight = chunk.product(queries, keys), chunk.product(saved.grad, values)
-        if edge is None:
-            _, grad_logits = saved.at_rows(chunk, product.mul_(scale), grad_weight)
-            sums = chunk.weighted_sum(grad_logits, keys)
-        else:
-            edges = _edges(chunk, edge, dtype)
-            grads, at_query = chunk.at_rows(saved.grad.transpose(0, 1)), chunk.at_rows(queries.transpose(0, 1))
-            product += (at_query * edges).sum(-1)
-            grad_weight += (grads * edges).sum(-1)
-            weight, grad_logits = saved.at_rows(chunk, product.mul_(scale), grad_weight)
-            share = grads.mul_(weight.unsqueeze(-1)) + at_query.mul_((grad_logits * scale).unsqueeze(-1))
+    grad_edge = value.new_empty(0) if edge is None else edge.new_zeros(edge.shape)
+    if value.numel() == 0:
+        return grad_query, grad_key, grad_value, grad_edge
+    softmax = Softmax.of(grad, out, lse, dropout, seed)
+    queries, keys = table(query, dtype), table(key, dtype)
+    queries_of_rows, keys_of_cols = padded(by_head(query, dtype)), padded(keys)
+    values_of_cols = padded(table(value, dtype))
+    held = None
+    if fits(adjacency, 2 * heads, dtype):
+        held = [Held(adjacency, transposed, (heads, adjacency.num_edges), 1, dtype) for _ in range(2)]
+    for chunk in chunks(adjacency, width, heads, num_cols):
+        logits = chunk.product(queries_of_rows, keys_of_cols)
+        grad_weight = chunk.product(softmax.grad_by_head, values_of_cols)
+        if edge is not None:
+            edges = at_edges(chunk, edge, dtype)
+            logits += _row_products(chunk, queries, edges)
+            grad_weight += _row_products(chunk, softmax.grad, edges)
+        weight, grad_logits = softmax.at_rows(chunk, logits.mul_(scale), grad_weight)
+        sums = chunk.weighted_sum(grad_logits, keys)
+        if edge is not None:
+            share, at_query = weight.t().unsqueeze(-1), (grad_logits.t() * scale).unsqueeze(-1)
+            share = softmax.grad.index_select(0, chunk.row) * share + queries.index_select(0, chunk.row) * at_query
             grad_edge.index_copy_(0, chunk.edge.long(), share.to(edge.dtype))
-            sums = chunk.weighted_sum(grad_logits, keys) + chunk.total(edges * grad_logits.unsqueeze(-1))
-        grad_query[chunk.rows] = sums.mul_(scale).to(query.dtype)
-    for chunk in chunks(transposed, width):
-
-        def recompute() -> tuple[Tensor, Tensor]:
-            product, grad_weight = chunk.product(keys, queries), chunk.product(values, saved.grad)  # noqa: B023
+            sums = sums + chunk.total(edges * grad_logits.t().unsqueeze(-1))
+        torch.mul(sums, scale, out=grad_query[chunk.rows])
+        if held is not None:
+            held[0].put(chunk, weight)
+            held[1].put(chunk, grad_logits)
+    if held is None:
+        keys_of_rows, values_of_rows = padded(by_head(key, dtype)), padded(by_head(value, dtype))
+        queries_of_cols, grads_of_cols = padded(queries), padded(softmax.grad)
+    for chunk in chunks(transposed, width, heads, adjacency.num_rows):
+        if held is not None:
+            weight, grad_logits = (found.at(chunk) for found in held)
+        else:
+            logits = chunk.product(keys_of_rows, queries_of_cols)
+            grad_weight = chunk.product(values_of_rows, grads_of_cols)
             if edge is not None:
-                edges = _edges(chunk, edge, dtype)  # noqa: B023
-                product += (chunk.at_cols(queries.transpose(0, 1)) * edges).sum(-1)  # noqa: B023
-                grad_weight += (chunk.at_cols(saved.grad.transpose(0, 1)) * edges).sum(-1)  # noqa: B023
-            return product.mul_(scale), grad_weight
-
-        weight, grad_logits = saved.at_cols(chunk, recompute)
-        grad_key[chunk.rows] = chunk.weighted_sum(grad_logits, queries).mul_(scale).to(key.dtype)
-        grad_value[chunk.rows] = chunk.weighted_sum(weight, saved.grad).to(value.dtype)
+                edges = at_edges(chunk, edge, dtype)
+                logits += _col_products(chunk, queries, edges)
+                grad_weight += _col_products(chunk, softmax.grad, edges)
+            weight, grad_logits = softmax.at_cols(chunk, logits.mul_(scale), grad_weight)
+        torch.mul(chunk.weighted_sum(grad_logits, queries), scale, out=grad_key[chunk.rows])
+        grad_value[chunk.rows] = chunk.weighted_sum(weight, softmax.grad)
     return grad_query, grad_key, grad_value, grad_edge
 
 
-def _edges(chunk: Chunk, edge: Tensor, dtype: torch.dtype) -> Tensor:
-    return edge.detach().index_select(0, chunk.edge).to(dtype)
+def _width(key: Tensor, edge: Tensor | None) -> int:
+    return key.shape[1] * (1 if edge is None else key.shape[2])
+
+
+def _row_products(chunk: Chunk, rows: Tensor, edges: Tensor) -> Tensor:
+    """``[H, e]``: products of ``[M, H, D]`` at the rows with ``[e, H, D]``."""
+    return (rows.index_select(0, chunk.row) * edges).sum(-1).t()
+
+
+def _col_products(chunk: Chunk, cols: Tensor, edges: Tensor) -> Tensor:
+    return (cols.index_select(0, chunk.col) * edges).sum(-1).t()

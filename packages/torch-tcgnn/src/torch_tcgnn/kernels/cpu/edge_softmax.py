@@ -10,11 +10,11 @@ from .spmm import REDUCED, gather_sum
 
 
 def edge_softmax(adjacency: Adjacency, logits: Tensor) -> Tensor:
-    """``[E]`` or ``[E, H]`` logits in input edge order to probabilities that sum to 1 over each row."""
+    """``[E]`` or ``[E, H]`` logits in input edge order to contiguous probabilities that sum to 1 over each row."""
     if adjacency.num_edges == 0 or logits.numel() == 0:
-        return torch.empty_like(logits)
+        return logits.new_empty(logits.shape)
     compute = torch.float32 if logits.dtype in REDUCED else logits.dtype
-    entries = adjacency.to_entries(logits.detach().to(compute)).reshape(adjacency.num_edges, -1)
+    entries = adjacency.to_entries(logits.detach().to(compute).contiguous()).view(adjacency.num_edges, -1)
     rows = adjacency.rows()
     top = entries.new_full((adjacency.num_rows, entries.shape[1]), float("-inf"))
     top = top.scatter_reduce(0, rows.unsqueeze(1).expand_as(entries), entries, "amax")

@@ -34,6 +34,7 @@ def csr_extremum_kernel(
     )
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     in_row = f < width
+    counts = count[:, None]
     best = tl.zeros([ROWS, BLOCK_F], ACC)
     arg = tl.full([ROWS, BLOCK_F], -1, tl.int64)
     for trip in range(0, trips, UNROLL):
@@ -42,11 +43,11 @@ def csr_extremum_kernel(
             entry = (first + (trip + u) * step).to(tl.int64)
             sources += (edge_of(col, entry, (trip + u) * step < count),)
         for u in tl.static_range(UNROLL):
-            mask = ((trip + u) * step < count)[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             values += (tl.load(x + sources[u][:, None] * stride + f[None, :], mask=mask, other=0),)
         for u in tl.static_range(UNROLL):
             inside = (trip + u) * step < count
-            mask = inside[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             entry = (first + (trip + u) * step).to(tl.int64)
             message = values[u].to(ACC)
             if weight is not None:

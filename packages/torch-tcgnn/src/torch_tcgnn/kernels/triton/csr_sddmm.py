@@ -42,6 +42,7 @@ def csr_sddmm_kernel(
     left_at = a + (row[:, None] * stride_a + head * features + f[None, :])
     if WHOLE:
         left = tl.load(left_at, mask=live[:, None] & in_row[None, :], other=0).to(ACC)
+    counts = count[:, None]
     for trip in range(0, trips, UNROLL):
         right_at, edges, products = (), (), ()
         for u in tl.static_range(UNROLL):
@@ -51,7 +52,7 @@ def csr_sddmm_kernel(
             right_at += (b + (source[:, None] * stride_b + head * features + f[None, :]),)
             edges += (edge_of(edge, entry, inside),)
         for u in tl.static_range(UNROLL):
-            inside = ((trip + u) * step < count)[:, None]
+            inside = (trip + u) * step < counts
             if WHOLE:
                 products += (left * tl.load(right_at[u], mask=inside & in_row[None, :], other=0).to(ACC),)
             else:

@@ -34,6 +34,7 @@ def csr_spmm_kernel(
     )
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     in_row = f < width
+    counts = count[:, None]
     acc = tl.zeros([ROWS, BLOCK_F], ACC)
     for trip in range(0, trips, UNROLL):
         sources, edges, values = (), (), ()
@@ -43,15 +44,16 @@ def csr_spmm_kernel(
             sources += (edge_of(col, entry, inside),)
             edges += (edge_of(edge, entry, inside),)
         for u in tl.static_range(UNROLL):
-            mask = ((trip + u) * step < count)[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             values += (tl.load(x + sources[u][:, None] * stride + f[None, :], mask=mask, other=0),)
         for u in tl.static_range(UNROLL):
-            inside = (trip + u) * step < count
             value = values[u].to(ACC)
             if HEADED:
                 at = edges[u][:, None] * heads + (f // features)[None, :]
-                value *= tl.load(weight + at, mask=inside[:, None] & in_row[None, :], other=0).to(ACC)
+                mask = ((trip + u) * step < counts) & in_row[None, :]
+                value *= tl.load(weight + at, mask=mask, other=0).to(ACC)
             elif weight is not None:
+                inside = (trip + u) * step < count
                 value *= tl.load(weight + edges[u], mask=inside, other=0).to(ACC)[:, None]
             acc += value
     if long:

@@ -30,6 +30,7 @@ def edge_softmax_kernel(
     long, _, _, first, count, step, trips = lanes(pieces, wide, short, num_long, num_pieces, num_short, rowptr, ROWS)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     in_row = head < heads
+    counts = count[:, None]
     top = tl.full([ROWS, BLOCK_H], float("-inf"), ACC)
     total = tl.zeros([ROWS, BLOCK_H], ACC)
     for trip in range(0, trips, UNROLL):
@@ -37,7 +38,7 @@ def edge_softmax_kernel(
         for u in tl.static_range(UNROLL):
             inside = (trip + u) * step < count
             place = edge_of(edge, (first + (trip + u) * step).to(tl.int64), inside)
-            mask = inside[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             at = place[:, None] * heads + head[None, :]
             scores += (tl.load(logits + at, mask=mask, other=float("-inf")).to(ACC),)
         for u in tl.static_range(UNROLL):
@@ -57,10 +58,10 @@ def edge_softmax_kernel(
             inside = (trip + u) * step < count
             place = edge_of(edge, (first + (trip + u) * step).to(tl.int64), inside)
             places += (place[:, None] * heads + head[None, :],)
-            mask = inside[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             scores += (tl.load(logits + places[u], mask=mask, other=0).to(ACC),)
         for u in tl.static_range(UNROLL):
-            mask = ((trip + u) * step < count)[:, None] & in_row[None, :]
+            mask = ((trip + u) * step < counts) & in_row[None, :]
             share = tl.exp(scores[u] - top) / total
             tl.store(out + places[u], share.to(out.dtype.element_ty), mask=mask)
 
@@ -73,7 +74,7 @@ def edge_softmax(adjacency: Adjacency, logits: Tensor) -> Tensor:
         logits: ``[E]`` or ``[E, H]`` in input edge order; float32, float16, bfloat16 or float64.
 
     Returns:
-        Same shape, dtype and order.
+        Same shape, dtype and order; contiguous.
     """
     logits = logits.contiguous()
     out = torch.empty_like(logits)

@@ -2,6 +2,10 @@
 
 A program has ``ROWS`` lanes. The first programs give all lanes to one long item each (pieces of cut rows, then wide
 rows): the lanes walk its entries interleaved. The other programs give each lane a short row of its own.
+
+In the loops, masks of lanes (``… < count``) guard loads of one value a lane, and tiles of lanes × features have masks
+made of ``counts = count[:, None]``. Never widen a mask of lanes to a tile: a mask used both ways is computed in two
+layouts, and Triton (3.6, 3.7.1) may give a load the wrong one ("mask type matches ptr type").
 """
 
 from __future__ import annotations
