@@ -5,7 +5,7 @@ PyTorch Geometric's ``state_dict``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,13 +29,20 @@ class Layer:
     grad: Tensor
 
 
-def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int) -> Layer:
-    """Parameters of these shapes and a gradient ``[N, out_dim]``, from a fixed seed."""
+def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int, *, positive: bool = False) -> Layer:
+    """Parameters of these shapes and a gradient ``[N, out_dim]``, from a fixed seed.
+
+    ``positive`` makes features and parameters so: the logits of a million edges then stay on one side of LeakyReLU's
+    kink, where float32 and float64 would take different slopes.
+    """
     device = task.x.device
     random = torch.Generator(device).manual_seed(1)
     parameters = {
         name: torch.randn(shape, generator=random, device=device) / shape[-1] ** 0.5 for name, shape in shapes.items()
     }
+    if positive:
+        task = replace(task, x=task.x.abs())
+        parameters = {name: value.abs() for name, value in parameters.items()}
     return Layer(task, parameters, torch.randn(task.num_nodes, out_dim, generator=random, device=device))
 
 

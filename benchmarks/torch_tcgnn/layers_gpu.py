@@ -47,6 +47,7 @@ class Kind:
         modules: ``modules(namespace)`` gives the layer of our or PyG's ``nn``.
         further: other ways of running PyG's layer.
         loops: whether the layer adds self loops.
+        positive: see ``draw_layer``.
         kernel: which kernel ours runs, where the package can say.
     """
 
@@ -57,12 +58,14 @@ class Kind:
     formula: Formula
     further: Mapping[str, Runner]
     loops: bool = True
+    positive: bool = False
     kernel: str | Callable[[Layer], str] = ""
 
 
 def make_layer(kind: Kind, graph: str, device: torch.device) -> Layer:
     """The inputs of a case."""
-    return draw_layer(make_task(graph, kind.dims[0], device), kind.shapes, kind.dims[1])
+    task = make_task(graph, kind.dims[0], device)
+    return draw_layer(task, kind.shapes, kind.dims[1], positive=kind.positive)
 
 
 def ours(kind: Kind, layer: Layer) -> Run:
@@ -117,6 +120,7 @@ KINDS = {
         modules=lambda nn: nn.GATConv(WIDTH, DIM, HEADS),
         formula=gat,
         further={},
+        positive=True,
     ),
     "agnn-step": Kind(
         dims=(AGNN_DIM, AGNN_DIM),

@@ -168,7 +168,7 @@ def rows_table(outcome: Outcome) -> str:
 
 
 def figure(picture: Figure) -> str:
-    words = f"<strong>{escape(picture.title)}</strong> {escape(picture.caption)}".strip()
+    words = f"<strong>{escape(picture.title)}.</strong> {escape(picture.caption)}".strip()
     return (
         f'<figure><img src="{picture.source}" alt="{escape(picture.title)}"><figcaption>{words}</figcaption></figure>'
     )

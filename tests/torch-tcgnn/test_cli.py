@@ -337,7 +337,7 @@ def test_a_damaged_file_costs_one_warning(cache, named_gpu, content):
         assert cost.rates_on(GPU, torch.float32) == SM90
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cost.rates_on(GPU, torch.float16) == SM90
+        assert cost.rates_on(GPU, torch.float16) == cost.SM90_16BIT
 
 
 @pytest.mark.parametrize("value", [-1.0, float("inf"), "fast", True, None])

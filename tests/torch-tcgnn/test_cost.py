@@ -45,3 +45,9 @@ def test_operands_hold_what_the_path_needs():
     lengths = {path: len(tcg.TCGraph.from_edge_index(edge_index, 2, path=path).operands()) for path in ("tc", "cuda")}
     both = len(tcg.TCGraph.from_edge_index(edge_index, 2).operands())
     assert both == lengths["tc"] + lengths["cuda"] - 3
+
+
+def test_weights_make_the_tensor_core_path_dearer():
+    sizes = 7_575, 479_476, 43_061, 256
+    assert prefer_blocks(*sizes)
+    assert not prefer_blocks(*sizes, weighted=True)

@@ -238,5 +238,5 @@ def test_digits_neighbours_are_the_nearest():
 
 def test_digits_without_scikit_learn_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install torch-tcgnn\[data\]"):
+    with pytest.raises(ImportError, match=r"pip install 'torch-tcgnn\[data\]"):
         data.digits()

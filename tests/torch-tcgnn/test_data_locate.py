@@ -73,7 +73,7 @@ def test_download_needs_a_folder(monkeypatch, tmp_path):
 
 def test_download_without_torch_geometric_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "torch_geometric.data", None)
-    with pytest.raises(ImportError, match=r"pip install torch-tcgnn\[pyg\]"):
+    with pytest.raises(ImportError, match=r"pip install 'torch-tcgnn\[pyg\]"):
         data.planetoid("cora", tmp_path, download=True)
 
 

@@ -381,5 +381,5 @@ def test_a_missing_extra_names_the_pip_command(monkeypatch, missing):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "torch_tcgnn.lightning")
-    with pytest.raises(ImportError, match=r"pip install torch-tcgnn\[lightning\]"):
+    with pytest.raises(ImportError, match=r"pip install 'torch-tcgnn\[lightning\]"):
         importlib.import_module("torch_tcgnn.lightning")

@@ -64,7 +64,9 @@ def adjacency(in_order: bool = False, cut: bool = False) -> Adjacency:
     torch.manual_seed(0)
     row = torch.cat([torch.zeros(600 if cut else 0, dtype=torch.int64), torch.randint(0, NODES, (80,))])
     col = torch.randint(0, NODES, row.shape)
-    made = compress(row.sort()[0], torch.zeros_like(col), NODES, NODES) if in_order else compress(row, col, NODES, NODES)
+    if in_order:
+        row, col = row.sort()[0], torch.zeros_like(col)
+    made = compress(row, col, NODES, NODES)
     assert (made.edge.numel() == 0) == in_order
     return made
 
@@ -144,7 +146,8 @@ def grid() -> Iterator[Case]:
         yield name(segments, "fp16", width), lambda w=width: segments(plain, "fp16", w)
     for dtype, heads in itertools.product(DTYPES, (1, 3, 16)):
         yield name(softmax, dtype, heads), lambda how=(dtype, heads): softmax(plain, *how)
-    for width, (dtype, precision) in itertools.product((7, 32, 128), (("fp32", "ieee"), ("fp32", "tf32"), ("fp16", "ieee"))):
+    kinds = ("fp32", "ieee"), ("fp32", "tf32"), ("fp16", "ieee")
+    for width, (dtype, precision) in itertools.product((7, 32, 128), kinds):
         yield name(blocks, dtype, width, precision), lambda how=(dtype, width, "e", precision): blocks(plain, *how)
 
 

@@ -60,26 +60,29 @@ class Rates:
         }
 
 
+# Measured on an H200. Other GPUs borrow these until somebody measures them: the choice depends on the ratio of the two
+# paths more than on their speed, and `tune` replaces it.
 SM90 = Rates(
-    blocks=Rate(fixed=10.6, per_row=772.0, per_entry=48.4, per_byte=1.403),
-    rows=Rate(fixed=7.7, per_row=329.0, per_entry=6.35, per_byte=0.1236),
+    blocks=Rate(fixed=4.33, per_row=806.0, per_entry=24.9, per_byte=1.066),
+    rows=Rate(fixed=5.38, per_row=44.4, per_entry=0.0, per_byte=0.1006),
 )
-# Measured on 9.0 (H200) only. The others borrow its coefficients until somebody measures them: the choice depends on
-# the ratio of the two paths more than on their speed, and `tune` replaces it.
-SHIPPED: dict[tuple[int, int], Rates] = {(8, 0): SM90, (8, 6): SM90, (8, 9): SM90, (9, 0): SM90}
-"""Rates by compute capability."""
+SM90_16BIT = Rates(
+    blocks=Rate(fixed=3.77, per_row=843.0, per_entry=53.3, per_byte=0.874),
+    rows=Rate(fixed=7.82, per_row=47.2, per_entry=0.458, per_byte=0.1467),
+)
+WEIGHTS_TO_SLOTS = Rate(fixed=5.0, per_row=0.0, per_entry=35.0, per_byte=0.0)
+"""What edge weights add to the tensor-core path: they are permuted to slots first."""
+WEIGHTS_BY_ENTRY = Rate(fixed=0.0, per_row=0.0, per_entry=15.0, per_byte=0.0)
+"""What edge weights add to the CUDA-core path."""
 
 
 @functools.cache
 def rates_on(device: torch.device, dtype: torch.dtype) -> Rates:
-    """The rates of ``device`` for features of ``dtype``: fitted ones where the user ran ``tune``, else shipped ones.
-
-    A device without a row in :data:`SHIPPED`, a CPU included, takes those of compute capability 9.0.
-    """
+    """The rates of ``device`` for features of ``dtype``: fitted ones where the user ran ``tune``, else the shipped."""
+    shipped = SM90_16BIT if dtype.itemsize == 2 else SM90
     if device.type != "cuda":
-        return SM90
-    fitted = fitted_rates().get((torch.cuda.get_device_name(device), dtype_name(dtype)))
-    return fitted or SHIPPED.get(torch.cuda.get_device_capability(device), SM90)
+        return shipped
+    return fitted_rates().get((torch.cuda.get_device_name(device), dtype_name(dtype)), shipped)
 
 
 def rates_file() -> Path:
@@ -193,6 +196,7 @@ def prefer_blocks(
     *,
     device: torch.device | None = None,
     dtype: torch.dtype = torch.float32,
+    weighted: bool = False,
 ) -> bool:
     """Whether the tensor-core kernel is predicted to be faster.
 
@@ -203,7 +207,11 @@ def prefer_blocks(
         row_bytes: bytes of one gathered feature row.
         device: the GPU that runs; default: the shipped rates of compute capability 9.0.
         dtype: type of the features.
+        weighted: whether edges have weights of their own.
     """
     rates = SM90 if device is None else rates_on(device, dtype)
     predicted = rates.predict_us(rows, entries, blocks, row_bytes)
+    if weighted:
+        predicted["tc"] += WEIGHTS_TO_SLOTS.predict_us(rows, entries, row_bytes)
+        predicted["cuda"] += WEIGHTS_BY_ENTRY.predict_us(rows, entries, row_bytes)
     return predicted["tc"] < predicted["cuda"]

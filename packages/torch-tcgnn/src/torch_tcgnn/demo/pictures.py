@@ -50,7 +50,7 @@ def window(name: str, graph: TCGraph) -> dict[str, str]:
     below.set(xlim=(0, column.shape[0]), xlabel="condensed column; lines part the blocks of 8 × 8, hatching is padding")
     for axes in (above, below):
         axes.set(ylim=(blocks.height - 0.5, -0.5), ylabel="row", yticks=range(0, blocks.height, 2))
-    rows = f"rows {chosen * blocks.height} to {chosen * blocks.height + blocks.height - 1}"
+    rows = f"Rows {chosen * blocks.height} to {chosen * blocks.height + blocks.height - 1}"
     caption = (
         f"{rows} of {name}: {int(entries[chosen])} entries in {int(vectors[chosen])} of {graph.num_cols:,} columns, "
         f"condensed to {last - first} blocks. Each block is one 64-bit mask and eight column numbers. "

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from ..graph import TCGraph
-from ..ops import products
+from ..ops import edge_softmax as softmax
+from ..ops import extremum, products
+from ..ops import segment as segments
 from .arguments import (
     REDUCES,
     Precision,
@@ -20,8 +22,8 @@ from .arguments import (
     check_features,
     check_rows,
     check_weight,
-    operands,
     resolve_precision,
+    structure,
     structures,
 )
 
@@ -76,7 +78,7 @@ def spmm(
 
 def _aggregate(g: TCGraph, x: Tensor, weight: Tensor | None, reduce: Reduce, precision: Precision) -> Tensor:
     if reduce in ("max", "min"):
-        return torch.ops.torch_tcgnn.spmm_extremum(operands(g)[0], x, weight, reduce == "max")[0]
+        return extremum.spmm_extremum(structure(g, x, weight), x, weight, reduce == "max")[0]
     adj, adj_t = structures(g, x, weight)
     out = products.spmm(adj, adj_t, x, weight, precision)
     return _divide(out, g) if reduce == "mean" else out
@@ -151,7 +153,7 @@ def edge_softmax(g: TCGraph, logits: Tensor) -> Tensor:
     check_edges("logits", logits, g)
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits must have shape [E] or [E, H], got {tuple(logits.shape)}")
-    return torch.ops.torch_tcgnn.edge_softmax(operands(g)[0], logits)
+    return softmax.edge_softmax(structure(g, logits), logits)
 
 
 def segment(g: TCGraph, values: Tensor, reduce: Reduce = "sum") -> Tensor:
@@ -180,9 +182,8 @@ def segment(g: TCGraph, values: Tensor, reduce: Reduce = "sum") -> Tensor:
     """
     check_choice("reduce", reduce, REDUCES)
     check_edges("values", values, g)
-    adj = operands(g)[0]
     if reduce in ("sum", "mean"):
-        out = torch.ops.torch_tcgnn.segment_sum(adj, values)
+        out = segments.segment_sum(structure(g, values), values)
         return _divide(out, g) if reduce == "mean" else out
     index = gather_dst(g, torch.arange(g.num_rows, device=g.device))
     index = index.view(-1, *[1] * (values.dim() - 1)).expand_as(values)
@@ -210,7 +211,7 @@ def gather_dst(g: TCGraph, rows: Tensor) -> Tensor:
         The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
     """
     check_rows("rows", rows, g.num_rows, g)
-    return torch.ops.torch_tcgnn.gather_rows(operands(g)[0], rows)
+    return segments.gather_rows(structure(g, rows), rows)
 
 
 def gather_src(g: TCGraph, rows: Tensor) -> Tensor:
@@ -233,4 +234,4 @@ def gather_src(g: TCGraph, rows: Tensor) -> Tensor:
         The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
     """
     check_rows("rows", rows, g.num_cols, g)
-    return torch.ops.torch_tcgnn.gather_rows(operands(g.t())[0], rows)
+    return segments.gather_rows(structure(g.t(), rows), rows)

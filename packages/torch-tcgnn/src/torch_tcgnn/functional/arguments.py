@@ -17,16 +17,14 @@ PRECISIONS: tuple[Precision, ...] = ("ieee", "tf32")
 REDUCES: tuple[Reduce, ...] = ("sum", "mean", "max", "min")
 
 
-def operands(g: TCGraph, *inputs: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensor lists of a graph and, where a gradient will flow to one of ``inputs``, of its transpose."""
-    return g.operands(), g.t().operands() if needs_grad(*inputs) else []
+def structure(g: TCGraph, *inputs: Tensor | None) -> Structure:
+    """A graph as an operator on ``inputs`` takes it: an adjacency where the dispatcher can be passed by."""
+    return g.prepared() if plain_eager(*inputs) else g.operands()
 
 
 def structures(g: TCGraph, *inputs: Tensor | None) -> tuple[Structure, Structure]:
-    """As :func:`operands`, for operators that can be called past the dispatcher: adjacencies where that is possible."""
-    if not plain_eager(*inputs):
-        return operands(g, *inputs)
-    return g.prepared(), g.t().prepared() if needs_grad(*inputs) else []
+    """:func:`structure` of a graph and, where a gradient will flow to one of ``inputs``, of its transpose."""
+    return structure(g, *inputs), structure(g.t(), *inputs) if needs_grad(*inputs) else []
 
 
 def resolve_precision(precision: Precision | None, x: Tensor) -> Precision:

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ..graph import TCGraph
-from ..ops.attention import ADDITIVE, DOT, GATV2, Form
+from ..ops.attention import ADDITIVE, DOT, GATV2, Form, attention
 from ..ops.attention_weights import attention_weights
-from .arguments import check_edges, check_features, operands
+from .arguments import check_edges, check_features, structure, structures
 
 
 def gat_attention(
@@ -252,17 +252,15 @@ def _attend(
 ) -> Any:
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout must be a probability in [0, 1], got {dropout}")
-    adj, adj_t = operands(g, *tensors)
+    adj, adj_t = structures(g, *tensors)
     dropout = float(dropout) if training else 0.0
     seed = torch.empty(0, dtype=torch.int64, device=g.device)
     if dropout > 0.0:
         seed = torch.randint(2**63 - 1, (1,), device=g.device)
-    out, _ = getattr(torch.ops.torch_tcgnn, f"{form.name}_attention")(
-        adj, adj_t, *tensors, float(factor), dropout, seed
-    )
+    out, _ = attention(form, adj, adj_t, *tensors, float(factor), dropout, seed)
     if not with_weights:
         return out
-    adj_t = adj_t or g.t().operands()
+    adj_t = adj_t or structure(g.t(), *tensors)
     return out, attention_weights(adj, form.logits(adj, adj_t, *tensors, float(factor)), dropout, seed)
 
 

@@ -41,7 +41,7 @@ def explain_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Choi
     """The kernel that :func:`spmm` runs for these operands; launches nothing."""
     by_head = weight is not None and weight.dim() == 2
     missing = nvrtc.unavailable()
-    blocks, reason = _prefers_blocks(adjacency, x)
+    blocks, reason = _prefers_blocks(adjacency, x, weight is not None)
     if blocks and by_head and (adjacency.plan is not None or missing is not None):
         blocks, reason = False, "weights differ by head"
     if missing is not None:
@@ -68,7 +68,7 @@ def explain_sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Choice:
     return Choice("cuda_blocks", "the graph has tensor-core blocks only")
 
 
-def _prefers_blocks(adjacency: Adjacency, gathered: Tensor) -> tuple[bool, str]:
+def _prefers_blocks(adjacency: Adjacency, gathered: Tensor, weighted: bool) -> tuple[bool, str]:
     """Whether tensor cores should do it, and why; ``gathered`` holds the rows that are read again and again."""
     blocks = adjacency.blocks
     if blocks is None:
@@ -79,7 +79,7 @@ def _prefers_blocks(adjacency: Adjacency, gathered: Tensor) -> tuple[bool, str]:
         return True, "the graph has tensor-core blocks only"
     sizes = adjacency.num_rows, adjacency.num_edges, blocks.num_blocks
     row_bytes = gathered.numel() // gathered.shape[0] * gathered.element_size()
-    if prefer_blocks(*sizes, row_bytes, device=gathered.device, dtype=gathered.dtype):
+    if prefer_blocks(*sizes, row_bytes, device=gathered.device, dtype=gathered.dtype, weighted=weighted):
         return True, "tensor cores are predicted to be faster"
     return False, "CUDA cores are predicted to be faster"
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from ..graph import Flow
 from ..interop.torch_sparse import is_sparse_tensor
 from .loops import LoopedGraph, loop_features, looped_graph
 from .options import unsupported
+
+MOST_BLOCKS = 16
+"""Most heads whose products with attention vectors are taken by one matrix, mostly of zeros."""
 
 
 def attended(
@@ -61,6 +65,21 @@ def weights_out(looped: LoopedGraph, alpha: Tensor, flow: Flow) -> tuple[Tensor,
         kept = edge_index[1] < looped.num_targets
         edge_index, alpha = edge_index[:, kept], alpha[kept]
     return (edge_index if flow == "source_to_target" else edge_index.flip(0)), alpha
+
+
+def node_logits(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+    """``[N, H]`` for each ``[1, H, C]`` of ``vectors``: its products with ``[N, H, C]``, head by head.
+
+    For few heads one matrix product does all: with the vectors as rows, each in the columns of its head. Types that
+    differ and autocast keep the products in the wider type.
+    """
+    heads = h.shape[1]
+    same = all(vector.dtype == h.dtype for vector in vectors) and not torch.is_autocast_enabled(h.device.type)
+    if heads > MOST_BLOCKS or not same:
+        return tuple((h * vector).sum(-1) for vector in vectors)
+    own = torch.eye(heads, dtype=h.dtype, device=h.device).unsqueeze(-1)
+    blocks = (torch.cat(vectors).unsqueeze(1) * own).flatten(0, 1).flatten(1)
+    return linear(h.flatten(1), blocks).split(heads, dim=1)
 
 
 def join_heads(out: Tensor, concat: bool) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..functional import gat_attention
-from .attending import attended, check_weights_wanted, join_heads, weights_out
+from .attending import attended, check_weights_wanted, join_heads, node_logits, weights_out
 from .features import Features, flat, node_sizes, pair
 from .linear import Linear, glorot
 from .options import read_options
@@ -130,14 +130,17 @@ class GATConv(torch.nn.Module):
         )  # fmt: skip
         residual = None if self.res is None or target is None else self.res(target)
         h_source, h_target = self._maps(source, target)
-        alpha_source = (h_source * self.att_src).sum(-1)
-        if h_target is None:
-            alpha_target = alpha_source.new_zeros(sizes[1], self.heads)
+        if h_target is h_source:
+            alpha_source, alpha_target = node_logits(h_source, self.att_src, self.att_dst)
         else:
-            alpha_target = (h_target * self.att_dst).sum(-1)
+            (alpha_source,) = node_logits(h_source, self.att_src)
+            alpha_target = alpha_source.new_zeros(sizes[1], self.heads)
+            if h_target is not None:
+                (alpha_target,) = node_logits(h_target, self.att_dst)
         logit = None
         if edge_attr is not None and self.lin_edge is not None:
-            logit = (self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels) * self.att_edge).sum(-1)
+            edge = self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
+            (logit,) = node_logits(edge, self.att_edge)
         found = gat_attention(
             looped.graph, h_source, alpha_source, looped.pad_targets(alpha_target), edge_logit=logit,
             negative_slope=self.negative_slope, dropout=self.dropout, training=self.training,

@@ -5,14 +5,14 @@ softmax's denominator. Backward recomputes the weights ``α = exp(logit − lse)
 targets and edges, and in a pass over columns for what belongs to sources. With ``g`` the gradient of ``out`` and
 ``d_i = <g_i, out_i>``: ``dvalue_j = Σ_i α_ij g_i`` and ``dlogit_ij = α_ij (<g_i, value_j> − d_i)``; under dropout, with
 factors ``m_ij`` of :mod:`..kernels.dropout`, ``dvalue_j = Σ_i α_ij m_ij g_i`` and
-``dlogit_ij = α_ij (m_ij <g_i, value_j> − d_i)``.
+``dlogit_ij = α_ij (m_ij <g_i, value_j> − d_i)``. Second derivatives go through operators that hold ``[E, H]``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from ..adjacency import Adjacency
 from .attention_weights import additive_logits, attention_weights, dot_logits, gatv2_logits, weighted_values
 from .library import LIBRARY, NAMESPACE
+from .plain import Structure, needs_grad
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Form:
         return f"Tensor[] adj, Tensor[] adj_t, {tensors}, Tensor? edge, float {self.factor}, float dropout, Tensor seed"
 
     def compose(
-        self, adj: list[Tensor], adj_t: list[Tensor], tensors: list[Any], factor: float, dropout: float, seed: Tensor
+        self, adj: Structure, adj_t: Structure, tensors: list[Any], factor: float, dropout: float, seed: Tensor
     ) -> Tensor:
         """The output, from operators that differentiate any number of times."""
         weight = attention_weights(adj, self.logits(adj, adj_t, *tensors, factor), dropout, seed)
@@ -62,39 +63,83 @@ GATV2 = Form("gatv2", ("left", "right", "att"), "slope", 0, False, gatv2_logits)
 DOT = Form("dot", ("query", "key", "value"), "scale", 2, True, dot_logits)
 
 
+def attention(form: Form, adj: Structure, adj_t: Structure, *operands: Any) -> tuple[Tensor, Tensor]:
+    """The op on tensor lists, or the same past the dispatcher on adjacencies (see ``plain``)."""
+    if isinstance(adj, Adjacency):
+        return _autograd(form, adj, adj_t, *operands)
+    return getattr(torch.ops.torch_tcgnn, f"{form.name}_attention")(adj, adj_t, *operands)
+
+
+class Attention(torch.autograd.Function):
+    """The derivative; ``adj_t`` may be empty where no gradient will be asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, form: Form, adj: Structure, adj_t: Structure, *operands: Any) -> tuple[Tensor, Tensor]:
+        *tensors, factor, dropout, seed = operands
+        out, lse = _below(form, adj, adj_t, *operands)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.settings = form, adj, adj_t, factor, dropout
+        ctx.save_for_backward(*tensors, seed, out, lse)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        grad = grad_outputs[0]
+        form, adj, adj_t, factor, dropout = ctx.settings
+        *tensors, seed, out, lse = ctx.saved_tensors
+        needs = ctx.needs_input_grad[3:7]
+        if grad is None:
+            grads = [None] * 4
+        elif torch.is_grad_enabled():  # someone will differentiate again
+            inputs = [None if t is None else t.view_as(t) for t in tensors]
+            value = form.compose(adj, adj_t, inputs, factor, dropout, seed)
+            wanted = [t for t, needed in zip(inputs, needs) if needed]
+            found = iter(torch.autograd.grad(value, wanted, grad.to(value.dtype), create_graph=True))
+            grads = [next(found) if needed else None for needed in needs]
+        else:
+            found = _below(form, adj, adj_t, *tensors, factor, dropout, seed, out, lse, grad, step="_backward")
+            grads = [g if needed else None for g, needed in zip(found, needs)]
+        return None, None, None, *grads, None, None, None
+
+
+def _autograd(form: Form, adj: Structure, adj_t: Structure, *operands: Any) -> tuple[Tensor, Tensor]:
+    run = Attention.apply if needs_grad(*operands[:4]) else _below
+    return run(form, adj, adj_t, *operands)
+
+
+def _below(form: Form, adj: Structure, adj_t: Structure, *operands: Any, step: str = "") -> tuple[Tensor, ...]:
+    """Forward, or with ``step="_backward"`` the gradients, of operands that autograd does not watch."""
+    if isinstance(adj, Adjacency):
+        family = "triton" if operands[0].is_cuda else "cpu"
+        return _kernel(family, form.name, step)(adj, *([adj_t] if step else []), *operands)
+    with torch._C._AutoDispatchBelowAutograd():
+        return getattr(torch.ops.torch_tcgnn, f"{form.name}_attention{step}")(adj, adj_t, *operands)
+
+
+@cache
+def _kernel(family: str, form: str, step: str) -> Callable[..., tuple[Tensor, ...]]:
+    """A form's kernel, its module imported at the first call: Triton's need triton."""
+    module = import_module(f"..kernels.{family}.attention_{form}", __package__)
+    return getattr(module, f"{form}_attention{step}")
+
+
 def _register(form: Form) -> None:
     forward, backward = f"{form.name}_attention", f"{form.name}_attention_backward"
     gradients = ", ".join(f"Tensor grad_{operand}" for operand in (*form.operands, "edge"))
     LIBRARY.define(f"{forward}({form.schema}) -> (Tensor out, Tensor lse)")
     LIBRARY.define(f"{backward}({form.schema}, Tensor out, Tensor lse, Tensor grad) -> ({gradients})")
-    for device, family in (("CPU", "cpu"), ("CUDA", "triton")):
-        LIBRARY.impl(forward, _forward_kernel(family, form.name), device)
-        LIBRARY.impl(backward, _backward_kernel(family, form.name), device)
+    LIBRARY.impl(forward, partial(_autograd, form), "Autograd")
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(forward, partial(_unpacked, form, ""), device)
+        LIBRARY.impl(backward, partial(_unpacked, form, "_backward"), device)
     torch.library.register_fake(f"{NAMESPACE}::{forward}", _fake_forward(form), lib=LIBRARY)
     torch.library.register_fake(f"{NAMESPACE}::{backward}", _fake_backward, lib=LIBRARY)
-    torch.library.register_autograd(f"{NAMESPACE}::{forward}", _derivative(form), setup_context=_save, lib=LIBRARY)
 
 
-@cache
-def _kernel_module(family: str, form: str) -> Any:
-    """The module that holds a form's kernels, imported at its first call: Triton's need triton."""
-    return import_module(f"..kernels.{family}.attention_{form}", __package__)
-
-
-def _forward_kernel(family: str, form: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    def kernel(adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tuple[Tensor, Tensor]:
-        run = getattr(_kernel_module(family, form), f"{form}_attention")
-        return run(Adjacency.unpack(adj), *operands)
-
-    return kernel
-
-
-def _backward_kernel(family: str, form: str) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
-    def kernel(adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        run = getattr(_kernel_module(family, form), f"{form}_attention_backward")
-        return run(Adjacency.unpack(adj), Adjacency.unpack(adj_t), *operands)
-
-    return kernel
+def _unpacked(form: Form, step: str, adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tuple[Tensor, ...]:
+    transposed = Adjacency.unpack(adj_t) if step else []
+    return _below(form, Adjacency.unpack(adj), transposed, *operands, step=step)
 
 
 def _fake_forward(form: Form) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -111,38 +156,6 @@ def _fake_backward(adj: list[Tensor], adj_t: list[Tensor], *operands: Any) -> tu
     *tensors, edge = operands[:4]
     grad_edge = tensors[0].new_empty(0) if edge is None else edge.new_empty(edge.shape)
     return (*(t.new_empty(t.shape) for t in tensors), grad_edge)
-
-
-def _save(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    adj, adj_t, a, b, c, edge, ctx.factor, ctx.dropout, seed = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.sizes = len(adj), len(adj_t)
-    ctx.save_for_backward(*adj, *adj_t, seed, *output, a, b, c, *([] if edge is None else [edge]))
-
-
-def _derivative(form: Form) -> Callable[..., tuple]:
-    backward = f"{form.name}_attention_backward"
-
-    def derivative(ctx: Any, grad: Tensor, _: Any) -> tuple:
-        num_adj, num_adj_t = ctx.sizes
-        saved = list(ctx.saved_tensors)
-        adj, adj_t, saved = saved[:num_adj], saved[num_adj : num_adj + num_adj_t], saved[num_adj + num_adj_t :]
-        seed, out, lse, *tensors = saved
-        tensors += [None] * (4 - len(tensors))
-        needs = ctx.needs_input_grad[2:6]
-        if torch.is_grad_enabled():  # someone will differentiate again
-            inputs = [None if t is None else t.view_as(t) for t in tensors]
-            value = form.compose(adj, adj_t, inputs, ctx.factor, ctx.dropout, seed)
-            wanted = [t for t, needed in zip(inputs, needs) if needed and t is not None]
-            found = iter(torch.autograd.grad(value, wanted, grad.to(value.dtype), create_graph=True))
-            grads = [next(found) if needed else None for needed in needs]
-        else:
-            call = getattr(torch.ops.torch_tcgnn, backward)
-            grads = call(adj, adj_t, *tensors, ctx.factor, ctx.dropout, seed, out, lse, grad)
-            grads = [g if needed else None for g, needed in zip(grads, needs)]
-        return [None] * num_adj, [None] * num_adj_t, *grads, None, None, None
-
-    return derivative
 
 
 for _form in (ADDITIVE, GATV2, DOT):

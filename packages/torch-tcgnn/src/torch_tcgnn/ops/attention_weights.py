@@ -11,11 +11,15 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from ..kernels.dropout import dropout_factor
+from .edge_softmax import edge_softmax
+from .plain import Structure
+from .products import sddmm, spmm
+from .segment import gather_rows, segment_sum
 
 
 def additive_logits(
-    adj: list[Tensor],
-    adj_t: list[Tensor],
+    adj: Structure,
+    adj_t: Structure,
     value: Tensor,
     source: Tensor,
     target: Tensor,
@@ -27,42 +31,41 @@ def additive_logits(
 
 
 def gatv2_logits(
-    adj: list[Tensor], adj_t: list[Tensor], left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float
+    adj: Structure, adj_t: Structure, left: Tensor, right: Tensor, att: Tensor, edge: Tensor | None, slope: float
 ) -> Tensor:
     """``[E, H]``: ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``."""
     return (leaky_relu(_pair_sum(adj, adj_t, left, right, edge), slope) * att).sum(-1)
 
 
 def dot_logits(
-    adj: list[Tensor], adj_t: list[Tensor], query: Tensor, key: Tensor, value: Tensor, edge: Tensor | None, scale: float
+    adj: Structure, adj_t: Structure, query: Tensor, key: Tensor, value: Tensor, edge: Tensor | None, scale: float
 ) -> Tensor:
     """``[E, H]``: ``scale · <query[i], key[j] (+ edge)>``."""
     dtype = torch.promote_types(query.dtype, key.dtype)
-    product = torch.ops.torch_tcgnn.sddmm(adj, adj_t, query.to(dtype), key.to(dtype), "ieee")
+    product = sddmm(adj, adj_t, query.to(dtype), key.to(dtype), "ieee")
     if edge is not None:
-        product = product + (torch.ops.torch_tcgnn.gather_rows(adj, query) * edge).sum(-1)
+        product = product + (gather_rows(adj, query) * edge).sum(-1)
     return product * scale
 
 
-def attention_weights(adj: list[Tensor], logits: Tensor, dropout: float, seed: Tensor) -> Tensor:
+def attention_weights(adj: Structure, logits: Tensor, dropout: float, seed: Tensor) -> Tensor:
     """``[E, H]`` in input edge order: softmax over the edges of each target, then dropout."""
-    weight = torch.ops.torch_tcgnn.edge_softmax(adj, logits)
+    weight = edge_softmax(adj, logits)
     edges = torch.arange(logits.shape[0], device=logits.device)
     factor = dropout_factor(seed, edges, logits.shape[1], dropout, logits.dtype)
     return weight if factor is None else weight * factor
 
 
 def weighted_values(
-    adj: list[Tensor], adj_t: list[Tensor], weight: Tensor, value: Tensor, edge: Tensor | None
+    adj: Structure, adj_t: Structure, weight: Tensor, value: Tensor, edge: Tensor | None
 ) -> Tensor:
     """``[M, H, F]``: ``Σ weight · (value[j] (+ edge))``."""
-    out = torch.ops.torch_tcgnn.spmm(adj, adj_t, value, weight, "ieee")
+    out = spmm(adj, adj_t, value, weight, "ieee")
     if edge is None:
         return out
-    return out + torch.ops.torch_tcgnn.segment_sum(adj, weight.unsqueeze(-1) * edge)
+    return out + segment_sum(adj, weight.unsqueeze(-1) * edge)
 
 
-def _pair_sum(adj: list[Tensor], adj_t: list[Tensor], by_col: Tensor, by_row: Tensor, edge: Tensor | None) -> Tensor:
-    gather_rows = torch.ops.torch_tcgnn.gather_rows
+def _pair_sum(adj: Structure, adj_t: Structure, by_col: Tensor, by_row: Tensor, edge: Tensor | None) -> Tensor:
     pair = gather_rows(adj_t, by_col) + gather_rows(adj, by_row)
     return pair if edge is None else pair + edge

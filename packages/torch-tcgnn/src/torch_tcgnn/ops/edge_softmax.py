@@ -13,37 +13,66 @@ from torch import Tensor
 from ..adjacency import Adjacency
 from ..kernels.cpu import edge_softmax as cpu
 from .library import LIBRARY, NAMESPACE
+from .plain import Structure, needs_grad
+from .segment import gather_rows, segment_sum
 
-NAME = f"{NAMESPACE}::edge_softmax"
 LIBRARY.define("edge_softmax(Tensor[] adj, Tensor logits) -> Tensor")
 
 
-@torch.library.impl(LIBRARY, "edge_softmax", "CPU")
-def _cpu(adj: list[Tensor], logits: Tensor) -> Tensor:
-    return cpu.edge_softmax(Adjacency.unpack(adj), logits)
+def edge_softmax(adj: Structure, logits: Tensor) -> Tensor:
+    """The op on a tensor list, or the same past the dispatcher on an adjacency (see ``plain``)."""
+    if isinstance(adj, Adjacency):
+        return _autograd(adj, logits)
+    return torch.ops.torch_tcgnn.edge_softmax(adj, logits)
 
 
-@torch.library.impl(LIBRARY, "edge_softmax", "CUDA")
-def _cuda(adj: list[Tensor], logits: Tensor) -> Tensor:
-    from ..kernels import choose
+class EdgeSoftmax(torch.autograd.Function):
+    """The derivative."""
 
-    return choose.edge_softmax(Adjacency.unpack(adj), logits)
+    @staticmethod
+    def forward(ctx: Any, adj: Structure, logits: Tensor) -> Tensor:
+        y = _below(adj, logits)
+        ctx.adj = adj
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        (grad,) = grad_outputs
+        (y,) = ctx.saved_tensors
+        product = y * grad
+        return None, product - y * gather_rows(ctx.adj, segment_sum(ctx.adj, product))
 
 
-@torch.library.register_fake(NAME, lib=LIBRARY)
+def _autograd(adj: Structure, logits: Tensor) -> Tensor:
+    run = EdgeSoftmax.apply if needs_grad(logits) else _below
+    return run(adj, logits)
+
+
+def _below(adj: Structure, logits: Tensor) -> Tensor:
+    if isinstance(adj, Adjacency):
+        return _kernel(adj, logits)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.torch_tcgnn.edge_softmax(adj, logits)
+
+
+def _kernel(adjacency: Adjacency, logits: Tensor) -> Tensor:
+    if logits.is_cuda:
+        from ..kernels import choose
+
+        return choose.edge_softmax(adjacency, logits)
+    return cpu.edge_softmax(adjacency, logits)
+
+
+def _dispatched(adj: list[Tensor], logits: Tensor) -> Tensor:
+    return _kernel(Adjacency.unpack(adj), logits)
+
+
+LIBRARY.impl("edge_softmax", _autograd, "Autograd")
+LIBRARY.impl("edge_softmax", _dispatched, "CPU")
+LIBRARY.impl("edge_softmax", _dispatched, "CUDA")
+
+
+@torch.library.register_fake(f"{NAMESPACE}::edge_softmax", lib=LIBRARY)
 def _fake(adj: list[Tensor], logits: Tensor) -> Tensor:
     return logits.new_empty(logits.shape)
-
-
-def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[0], output)
-
-
-def _backward(ctx: Any, grad: Tensor) -> tuple:
-    *adj, y = ctx.saved_tensors
-    product = y * grad
-    total = torch.ops.torch_tcgnn.segment_sum(adj, product)
-    return [None] * len(adj), product - y * torch.ops.torch_tcgnn.gather_rows(adj, total)
-
-
-torch.library.register_autograd(NAME, _backward, setup_context=_save, lib=LIBRARY)

@@ -13,56 +13,110 @@ from torch import Tensor
 from ..adjacency import Adjacency
 from ..kernels.cpu import spmm as cpu
 from .library import LIBRARY, NAMESPACE
+from .plain import Structure, needs_grad
 
 LIBRARY.define("segment_sum(Tensor[] adj, Tensor values) -> Tensor")
 LIBRARY.define("gather_rows(Tensor[] adj, Tensor rows) -> Tensor")
 
 
-@torch.library.impl(LIBRARY, "segment_sum", "CPU")
-def _segment_sum_cpu(adj: list[Tensor], values: Tensor) -> Tensor:
-    return cpu.segment_sum(Adjacency.unpack(adj), values)
+def segment_sum(adj: Structure, values: Tensor) -> Tensor:
+    """The op on a tensor list, or the same past the dispatcher on an adjacency (see ``plain``)."""
+    if isinstance(adj, Adjacency):
+        return _autograd_sum(adj, values)
+    return torch.ops.torch_tcgnn.segment_sum(adj, values)
 
 
-@torch.library.impl(LIBRARY, "segment_sum", "CUDA")
-def _segment_sum_cuda(adj: list[Tensor], values: Tensor) -> Tensor:
-    from ..kernels import choose
-
-    return choose.segment_sum(Adjacency.unpack(adj), values)
-
-
-@torch.library.register_fake(f"{NAMESPACE}::segment_sum", lib=LIBRARY)
-def _segment_sum_fake(adj: list[Tensor], values: Tensor) -> Tensor:
-    return values.new_empty(adj[0].shape[0] - 1, *values.shape[1:])
+def gather_rows(adj: Structure, rows: Tensor) -> Tensor:
+    """The op on a tensor list, or the same past the dispatcher on an adjacency (see ``plain``)."""
+    if isinstance(adj, Adjacency):
+        return _autograd_gather(adj, rows)
+    return torch.ops.torch_tcgnn.gather_rows(adj, rows)
 
 
-@torch.library.impl(LIBRARY, "gather_rows", "CompositeExplicitAutograd")
-def _gather_rows(adj: list[Tensor], rows: Tensor) -> Tensor:
-    adjacency = Adjacency.unpack(adj)
+class SegmentSum(torch.autograd.Function):
+    """The derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: Structure, values: Tensor) -> Tensor:
+        ctx.adj = adj
+        return _below_sum(adj, values)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        (grad,) = grad_outputs
+        return None, gather_rows(ctx.adj, grad)
+
+
+class GatherRows(torch.autograd.Function):
+    """The derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, adj: Structure, rows: Tensor) -> Tensor:
+        ctx.adj = adj
+        return _below_gather(adj, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[None, Tensor]:
+        (grad,) = grad_outputs
+        return None, segment_sum(ctx.adj, grad)
+
+
+def _autograd_sum(adj: Structure, values: Tensor) -> Tensor:
+    run = SegmentSum.apply if needs_grad(values) else _below_sum
+    return run(adj, values)
+
+
+def _autograd_gather(adj: Structure, rows: Tensor) -> Tensor:
+    run = GatherRows.apply if needs_grad(rows) else _below_gather
+    return run(adj, rows)
+
+
+def _below_sum(adj: Structure, values: Tensor) -> Tensor:
+    if isinstance(adj, Adjacency):
+        return _kernel_sum(adj, values)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.torch_tcgnn.segment_sum(adj, values)
+
+
+def _below_gather(adj: Structure, rows: Tensor) -> Tensor:
+    if isinstance(adj, Adjacency):
+        return _kernel_gather(adj, rows)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.torch_tcgnn.gather_rows(adj, rows)
+
+
+def _kernel_sum(adjacency: Adjacency, values: Tensor) -> Tensor:
+    if values.is_cuda:
+        from ..kernels import choose
+
+        return choose.segment_sum(adjacency, values)
+    return cpu.segment_sum(adjacency, values)
+
+
+def _kernel_gather(adjacency: Adjacency, rows: Tensor) -> Tensor:
     return adjacency.to_edges(rows.index_select(0, adjacency.rows()))
 
 
+def _dispatched_sum(adj: list[Tensor], values: Tensor) -> Tensor:
+    return _kernel_sum(Adjacency.unpack(adj), values)
+
+
+def _dispatched_gather(adj: list[Tensor], rows: Tensor) -> Tensor:
+    return _kernel_gather(Adjacency.unpack(adj), rows)
+
+
+LIBRARY.impl("segment_sum", _autograd_sum, "Autograd")
+LIBRARY.impl("segment_sum", _dispatched_sum, "CPU")
+LIBRARY.impl("segment_sum", _dispatched_sum, "CUDA")
+LIBRARY.impl("gather_rows", _autograd_gather, "Autograd")
+LIBRARY.impl("gather_rows", _dispatched_gather, "CompositeExplicitAutograd")
+
+
+@torch.library.register_fake(f"{NAMESPACE}::segment_sum", lib=LIBRARY)
+def _fake_sum(adj: list[Tensor], values: Tensor) -> Tensor:
+    return values.new_empty(adj[0].shape[0] - 1, *values.shape[1:])
+
+
 @torch.library.register_fake(f"{NAMESPACE}::gather_rows", lib=LIBRARY)
-def _gather_rows_fake(adj: list[Tensor], rows: Tensor) -> Tensor:
+def _fake_gather(adj: list[Tensor], rows: Tensor) -> Tensor:
     return rows.new_empty(adj[1].shape[0], *rows.shape[1:])
-
-
-def _save(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[0])
-
-
-def _segment_sum_backward(ctx: Any, grad: Tensor) -> tuple:
-    adj = list(ctx.saved_tensors)
-    return [None] * len(adj), torch.ops.torch_tcgnn.gather_rows(adj, grad)
-
-
-def _gather_rows_backward(ctx: Any, grad: Tensor) -> tuple:
-    adj = list(ctx.saved_tensors)
-    return [None] * len(adj), torch.ops.torch_tcgnn.segment_sum(adj, grad)
-
-
-torch.library.register_autograd(
-    f"{NAMESPACE}::segment_sum", _segment_sum_backward, setup_context=_save, lib=LIBRARY
-)
-torch.library.register_autograd(
-    f"{NAMESPACE}::gather_rows", _gather_rows_backward, setup_context=_save, lib=LIBRARY
-)

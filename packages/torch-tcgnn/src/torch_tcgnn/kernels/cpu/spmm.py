@@ -43,7 +43,7 @@ def gather_sum(rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None
     if col.shape[0] == 0 or width == 0 or num_rows == 0:
         return table.new_zeros(num_rows, width)
     compute = torch.float32 if table.dtype in REDUCED else table.dtype
-    rows = table.detach().to(compute).contiguous()
+    rows = table.detach().to(compute).contiguous().flatten().view(table.shape)  # the fast sum wants a last stride of 1
     if values is not None:
         values = values.detach().to(compute).contiguous()
     if rowptr.dtype != col.dtype:

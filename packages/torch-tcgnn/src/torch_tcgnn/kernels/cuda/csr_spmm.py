@@ -55,7 +55,9 @@ def configure(
 ) -> Config:
     """The configuration for rows of ``width`` features that start at multiples of ``alignment`` bytes."""
     vec = max(v for v in (1, 2, 4, 8) if v * dtype.itemsize <= alignment and width % v == 0)
-    widest = 16 if width * dtype.itemsize < 512 or dtype.itemsize == 2 or vec * dtype.itemsize < 16 else 8
+    lane_bytes = vec * dtype.itemsize
+    tile_bytes = 128 if width * dtype.itemsize >= 512 and dtype.itemsize > 2 else 256  # a narrow slab stays in L2
+    widest = min(32, tile_bytes // lane_bytes)
     lanes = 4
     while lanes < widest and lanes * vec < width:
         lanes *= 2
