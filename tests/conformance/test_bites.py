@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conformance.fixtures.defects import DEFECTS, Defect
 from tests.conformance.package import Package, find_packages
@@ -51,6 +53,14 @@ def build_house(target: Path, word: str, edits: tuple = ()) -> Package:
 @pytest.fixture(scope="module")
 def clean_package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return build_house(tmp_path_factory.mktemp("clean") / "house", "spotless")
+
+
+@pytest.fixture(autouse=True)
+def unharmed_process() -> Iterator[None]:
+    """Rules that read docstrings import the defective package here; one of the defects changes this setting."""
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removeprefix("check_"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 import torch_tcgnn as tcg
 from torch import Tensor
 from torch_tcgnn import reference
+from torch_tcgnn.kernels.cpu import chunk
 from torch_tcgnn.ops.attention import ADDITIVE, DOT, GATV2
 
 SOURCES, TARGETS = 6, 5
@@ -122,12 +125,14 @@ def test_operands_of_several_dtypes_keep_their_dtypes() -> None:
     assert [t.dtype for t in gradients(out, tensors)] == [torch.float16, torch.float32, torch.float64]
 
 
+@pytest.mark.parametrize("held_bytes", [0, 600])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("edges", EDGES)
 @pytest.mark.parametrize("form", FORMS)
-def test_many_chunks_that_hold_nothing_give_what_one_chunk_gives(
-    form: str, edges: bool, dropout: float, monkeypatch: pytest.MonkeyPatch
+def test_many_chunks_that_hold_little_give_what_one_chunk_gives(
+    form: str, edges: bool, dropout: float, held_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """600 bytes are room for the weights and gradients of logits at twelve edges, and for nothing of their features."""
     g = graph()
 
     def step() -> tuple[Tensor, list[Tensor]]:
@@ -138,8 +143,47 @@ def test_many_chunks_that_hold_nothing_give_what_one_chunk_gives(
 
     whole = step()
     monkeypatch.setattr("torch_tcgnn.kernels.cpu.chunk.CHUNK_ELEMENTS", 1)
-    monkeypatch.setattr("torch_tcgnn.kernels.cpu.attention.HELD_BYTES", 0)
+    monkeypatch.setattr("torch_tcgnn.kernels.cpu.attention.HELD_BYTES", held_bytes)
     torch.testing.assert_close(step(), whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_past_the_dispatcher_and_through_it_give_the_same(form: str) -> None:
+    g = graph()
+    ours, theirs = (leaves(operands(form, g, edges=True)) for _ in range(2))
+    op = getattr(torch.ops.torch_tcgnn, f"{OPS[form].name}_attention")
+    factor = 1 / math.sqrt(3) if form == "dot" else 0.2
+    out = attend(form, g, ours)
+    other, _ = op(g.operands(), g.t().operands(), *theirs, factor, 0.0, torch.empty(0, dtype=torch.int64))
+    assert type(out.grad_fn).__name__ == type(other.grad_fn).__name__ == "AttentionBackward"
+    torch.testing.assert_close(out, other, rtol=0, atol=0)
+    torch.testing.assert_close(gradients(out, ours), gradients(other, theirs), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_far_apart_are_normalised_by_their_own_maximum(form: str) -> None:
+    """One maximum for all would leave other rows nothing: exp(−800) is 0 in float64."""
+    g = graph()
+    ours, theirs = (operands(form, g, edges=True) for _ in range(2))
+    for tensors in (ours, theirs):
+        tensors[3][[1, 4, 5]] *= 2000.0
+    spread = expected_logits(form, g, ours)
+    assert spread.max() - spread.min() > 800
+    ours, theirs = leaves(ours), leaves(theirs)
+    out, want = attend(form, g, ours), expected(form, g, theirs)
+    torch.testing.assert_close(out, want, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(gradients(out, ours), gradients(want, theirs), rtol=1e-9, atol=1e-9)
+
+
+def test_what_kernels_keep_with_a_graph_goes_when_it_goes() -> None:
+    g = graph()
+    tensors = leaves(operands("gat", g))
+    attend("gat", g, tensors).sum().backward()
+    kept = [weakref.ref(x.prepared()) for x in (g, g.t())]
+    assert all(ref() in chunk._derived for ref in kept)
+    del g
+    gc.collect()
+    assert all(ref() is None for ref in kept)
 
 
 # Values known beforehand

@@ -18,7 +18,8 @@ class GraphStats:
         vectors: distinct (window, column) pairs: rows of features that a tensor-core kernel gathers.
         height: rows of a window.
         density: ``nnz / (blocks · height · 8)``.
-        reuse: ``nnz / vectors``: entries served by one gathered row; from about 1.4 on tensor cores pay at any width.
+        reuse: ``nnz / vectors``: entries served by one gathered row; from about 1.4 on tensor cores pay (at 128 float32
+            features).
         max_window: blocks of the longest window.
         imbalance: mean deviation of blocks per window from their mean (IBD of Acc-SpMM, PPoPP 2025).
         num_bytes: bytes of the blocks.

@@ -40,7 +40,7 @@ def keep_mask(seed: Tensor, edge: Tensor, heads: int, dropout: float, *, head_ma
 def dropout_factor(
     seed: Tensor, edge: Tensor, heads: int, dropout: float, dtype: torch.dtype, *, head_major: bool = False
 ) -> Tensor | None:
-    """Factor of each attention weight, in the shape of :func:`keep_mask`: 0 or ``1/(1−p)``; ``None`` without dropout."""
+    """Factor of each attention weight, shaped as :func:`keep_mask`: 0 or ``1/(1−p)``; ``None`` without dropout."""
     if dropout == 0.0:
         return None
     return keep_mask(seed, edge, heads, dropout, head_major=head_major).to(dtype).mul_(keep_scale(dropout))

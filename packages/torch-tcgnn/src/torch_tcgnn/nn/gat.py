@@ -138,7 +138,7 @@ class GATConv(torch.nn.Module):
             if h_target is not None:
                 (alpha_target,) = node_logits(h_target, self.att_dst)
         logit = None
-        if edge_attr is not None and self.lin_edge is not None:
+        if edge_attr is not None and self.lin_edge is not None and self.att_edge is not None:
             edge = self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
             (logit,) = node_logits(edge, self.att_edge)
         found = gat_attention(

@@ -94,7 +94,7 @@ class Attention(torch.autograd.Function):
         elif torch.is_grad_enabled():  # someone will differentiate again
             inputs = [None if t is None else t.view_as(t) for t in tensors]
             value = form.compose(adj, adj_t, inputs, factor, dropout, seed)
-            wanted = [t for t, needed in zip(inputs, needs) if needed]
+            wanted = [t for t, needed in zip(inputs, needs) if needed and t is not None]
             found = iter(torch.autograd.grad(value, wanted, grad.to(value.dtype), create_graph=True))
             grads = [next(found) if needed else None for needed in needs]
         else:
@@ -108,8 +108,8 @@ def _autograd(form: Form, adj: Structure, adj_t: Structure, *operands: Any) -> t
     return run(form, adj, adj_t, *operands)
 
 
-def _below(form: Form, adj: Structure, adj_t: Structure, *operands: Any, step: str = "") -> tuple[Tensor, ...]:
-    """Forward, or with ``step="_backward"`` the gradients, of operands that autograd does not watch."""
+def _below(form: Form, adj: Structure, adj_t: Structure, *operands: Any, step: str = "") -> Any:
+    """Output and lse or, with ``step="_backward"``, the four gradients; autograd does not watch."""
     if isinstance(adj, Adjacency):
         family = "triton" if operands[0].is_cuda else "cpu"
         return _kernel(family, form.name, step)(adj, *([adj_t] if step else []), *operands)

@@ -56,9 +56,7 @@ def attention_weights(adj: Structure, logits: Tensor, dropout: float, seed: Tens
     return weight if factor is None else weight * factor
 
 
-def weighted_values(
-    adj: Structure, adj_t: Structure, weight: Tensor, value: Tensor, edge: Tensor | None
-) -> Tensor:
+def weighted_values(adj: Structure, adj_t: Structure, weight: Tensor, value: Tensor, edge: Tensor | None) -> Tensor:
     """``[M, H, F]``: ``Σ weight · (value[j] (+ edge))``."""
     out = spmm(adj, adj_t, value, weight, "ieee")
     if edge is None:

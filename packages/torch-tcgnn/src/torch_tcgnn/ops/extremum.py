@@ -29,9 +29,7 @@ class Extremum(torch.autograd.Function):
     """The derivative."""
 
     @staticmethod
-    def forward(
-        ctx: Any, adj: Structure, x: Tensor, weight: Tensor | None, largest: bool
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, adj: Structure, x: Tensor, weight: Tensor | None, largest: bool) -> tuple[Tensor, Tensor]:
         out, arg = _below(adj, x, weight, largest)
         ctx.mark_non_differentiable(arg)
         ctx.adj = adj

@@ -22,6 +22,8 @@ from .spmm import gather_sum
 
 HELD_BYTES = 32 << 20
 """Most memory for what the second pass of backward finds ready."""
+PLACE_BYTES = 16
+"""Most bytes an edge that the search for its place takes."""
 SPREAD = 24.0
 """Largest difference of a chunk's logits under which one maximum serves all its rows: far above underflow, and the
 subtraction rounds no more than the logits themselves are rounded."""
@@ -69,9 +71,8 @@ def aggregate(
         weight, top = _exponentials(chunk, logits(chunk))
         total = chunk.total(weight.t())
         torch.add(total.log(), top, out=lse[chunk.rows])
-        factor = dropout_factor(seed, chunk.edge, heads, dropout, dtype, head_major=True) if dropout else None
-        if factor is not None:
-            weight *= factor
+        if dropout:
+            weight *= dropout_factor(seed, chunk.edge, heads, dropout, dtype, head_major=True)
         message = chunk.weighted_sum(weight, values)
         if edge_value is not None:
             message = message + chunk.total(weight.t().unsqueeze(-1) * at_edges(chunk, edge_value, dtype))
@@ -89,7 +90,7 @@ def at_edges(chunk: Chunk, edge: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _exponentials(chunk: Chunk, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """``exp(logits − top)`` in the place of ``logits``; ``top`` is one number, or ``[rows, H]`` where they differ much."""
+    """``exp(logits − top)`` in the place of ``logits``; ``top`` is one number, ``[rows, H]`` where they differ much."""
     top = logits.amax()
     if not bool(top - logits.amin() <= SPREAD):  # −inf and NaN come here as well
         lowest = float("-inf")
@@ -187,8 +188,8 @@ class Held:
 
 
 def fits(adjacency: Adjacency, per_edge: int, dtype: torch.dtype) -> bool:
-    """Whether ``per_edge`` elements an edge may be held."""
-    return adjacency.num_edges * per_edge * dtype.itemsize <= HELD_BYTES
+    """Whether ``per_edge`` elements an edge, and what finds their places again, may be held."""
+    return adjacency.num_edges * (per_edge * dtype.itemsize + PLACE_BYTES) <= HELD_BYTES
 
 
 def _places(adjacency: Adjacency, transposed: Adjacency) -> Tensor:

@@ -8,7 +8,7 @@ from torch.nn.functional import leaky_relu
 
 from ...adjacency import Adjacency
 from .attention import Held, Softmax, aggregate, at_edges, by_head, compute_dtype, fits, table
-from .chunk import Chunk, chunks
+from .chunk import Chunk, chunks, numbers_an_entry
 from .sddmm import padded
 
 
@@ -29,7 +29,7 @@ def additive_attention(
     def logits(chunk: Chunk) -> Tensor:
         return leaky_relu(_raw(chunk, targets, sources, edge), slope, inplace=True)
 
-    return aggregate(adjacency, value, logits, dtype, value.shape[1], dropout, seed)
+    return aggregate(adjacency, value, logits, dtype, numbers_an_entry(value.shape[1]), dropout, seed)
 
 
 def additive_attention_backward(
@@ -47,7 +47,7 @@ def additive_attention_backward(
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, source, target and edge (empty where there is no edge operand)."""
-    dtype, (num_cols, heads, _) = lse.dtype, value.shape
+    dtype, (num_cols, heads, _), width = lse.dtype, value.shape, numbers_an_entry(value.shape[1])
     grad_value, grad_source, grad_target = (t.new_zeros(t.shape) for t in (value, source, target))
     grad_edge = value.new_empty(0) if edge is None else edge.new_zeros(edge.shape)
     if value.numel() == 0:
@@ -59,7 +59,7 @@ def additive_attention_backward(
     if fits(adjacency, 2 * heads, dtype):
         weights = Held(adjacency, transposed, (heads, adjacency.num_edges), 1, dtype)
         sums = Held(adjacency, transposed, (adjacency.num_edges, heads), 0, dtype)
-    for chunk in chunks(adjacency, heads, heads, num_cols):
+    for chunk in chunks(adjacency, width, heads, num_cols):
         raw = _raw(chunk, targets, sources, edge)
         grad_weight = chunk.product(softmax.grad_by_head, products)
         weight, grad_logits = softmax.at_rows(chunk, leaky_relu(raw, slope), grad_weight)
@@ -74,7 +74,7 @@ def additive_attention_backward(
         grad_source.copy_(sums.total())
     else:
         products, grads = padded(by_head(value, dtype)), padded(softmax.grad)
-    for chunk in chunks(transposed, heads, heads, adjacency.num_rows):
+    for chunk in chunks(transposed, width, heads, adjacency.num_rows):
         if weights is not None:
             weight = weights.at(chunk)
         else:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from .attention import Held, Softmax, aggregate, at_edges, by_head, compute_dtype, fits, table
-from .chunk import Chunk, chunks
+from .chunk import Chunk, chunks, numbers_an_entry
 from .sddmm import padded
 
 
@@ -64,13 +64,13 @@ def dot_attention_backward(
     for chunk in chunks(adjacency, width, heads, num_cols):
         logits = chunk.product(queries_of_rows, keys_of_cols)
         grad_weight = chunk.product(softmax.grad_by_head, values_of_cols)
-        if edge is not None:
-            edges = at_edges(chunk, edge, dtype)
+        edges = None if edge is None else at_edges(chunk, edge, dtype)
+        if edges is not None:
             logits += _row_products(chunk, queries, edges)
             grad_weight += _row_products(chunk, softmax.grad, edges)
         weight, grad_logits = softmax.at_rows(chunk, logits.mul_(scale), grad_weight)
         sums = chunk.weighted_sum(grad_logits, keys)
-        if edge is not None:
+        if edge is not None and edges is not None:
             share, at_query = weight.t().unsqueeze(-1), (grad_logits.t() * scale).unsqueeze(-1)
             share = softmax.grad.index_select(0, chunk.row) * share + queries.index_select(0, chunk.row) * at_query
             grad_edge.index_copy_(0, chunk.edge.long(), share.to(edge.dtype))
@@ -80,26 +80,31 @@ def dot_attention_backward(
             held[0].put(chunk, weight)
             held[1].put(chunk, grad_logits)
     if held is None:
-        keys_of_rows, values_of_rows = padded(by_head(key, dtype)), padded(by_head(value, dtype))
-        queries_of_cols, grads_of_cols = padded(queries), padded(softmax.grad)
-    for chunk in chunks(transposed, width, heads, adjacency.num_rows):
-        if held is not None:
-            weight, grad_logits = (found.at(chunk) for found in held)
-        else:
-            logits = chunk.product(keys_of_rows, queries_of_cols)
-            grad_weight = chunk.product(values_of_rows, grads_of_cols)
+        of_rows = padded(by_head(key, dtype)), padded(by_head(value, dtype))
+        of_cols = padded(queries), padded(softmax.grad)
+
+        def found(chunk: Chunk) -> tuple[Tensor, Tensor]:
+            logits, grad_weight = (chunk.product(rows, cols) for rows, cols in zip(of_rows, of_cols))
             if edge is not None:
                 edges = at_edges(chunk, edge, dtype)
                 logits += _col_products(chunk, queries, edges)
                 grad_weight += _col_products(chunk, softmax.grad, edges)
-            weight, grad_logits = softmax.at_cols(chunk, logits.mul_(scale), grad_weight)
+            return softmax.at_cols(chunk, logits.mul_(scale), grad_weight)
+    else:
+        weights, grads = held
+
+        def found(chunk: Chunk) -> tuple[Tensor, Tensor]:
+            return weights.at(chunk), grads.at(chunk)
+
+    for chunk in chunks(transposed, width, heads, adjacency.num_rows):
+        weight, grad_logits = found(chunk)
         torch.mul(chunk.weighted_sum(grad_logits, queries), scale, out=grad_key[chunk.rows])
         grad_value[chunk.rows] = chunk.weighted_sum(weight, softmax.grad)
     return grad_query, grad_key, grad_value, grad_edge
 
 
 def _width(key: Tensor, edge: Tensor | None) -> int:
-    return key.shape[1] * (1 if edge is None else key.shape[2])
+    return numbers_an_entry(key.shape[1]) if edge is None else key.shape[1] * key.shape[2]
 
 
 def _row_products(chunk: Chunk, rows: Tensor, edges: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """GATv2 attention on the CPU: logits are ``<att, LeakyReLU(left[j] + right[i] (+ edge))>``, values are ``left``.
 
 Sums over features are products with ``att`` as a block matrix ``[H, H·C]``, row ``h`` of which is ``att[h]`` in its own
-columns: a matrix product is faster than a reduction over short rows, and gives logits head by head.
+columns: a matrix product is faster than a reduction over short rows, and gives logits head by head. Little else is
+done with ``[e, H·C]``, so a chunk may have twice the usual elements.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def gatv2_attention(
         hidden = _hidden(chunk, rights, lefts, edge)
         return blocks @ leaky_relu(hidden, slope, inplace=True).t()
 
-    return aggregate(adjacency, left, logits, dtype, att.numel(), dropout, seed)
+    return aggregate(adjacency, left, logits, dtype, att.numel() // 2, dropout, seed)
 
 
 def gatv2_attention_backward(
@@ -68,7 +69,7 @@ def gatv2_attention_backward(
     elif fits(adjacency, 2 * heads, dtype):
         weights, grads = (Held(adjacency, transposed, by_entry, 1, dtype) for _ in range(2))
     all_grad_att = blocks.new_zeros(blocks.shape)
-    for chunk in chunks(adjacency, width, heads, num_cols):
+    for chunk in chunks(adjacency, width // 2, heads, num_cols):
         hidden = _hidden(chunk, rights, lefts, edge)
         active = leaky_relu(hidden, slope)
         grad_weight = chunk.product(softmax.grad_by_head, products)
@@ -83,9 +84,10 @@ def gatv2_attention_backward(
                 held.put(chunk, found)
     grad_att.copy_(all_grad_att.view(heads, *att.shape).diagonal().t())
     total = None if sums is None else sums.total().view(left.shape)
+    cols = softmax.grad
     if weights is None:
         products, cols = padded(by_head(left, dtype)), padded(softmax.grad)
-    for chunk in chunks(transposed, width, heads, adjacency.num_rows):
+    for chunk in chunks(transposed, width // 2, heads, adjacency.num_rows):
         if total is not None and weights is not None:
             part, weight = total[chunk.rows], weights.at(chunk)
         else:

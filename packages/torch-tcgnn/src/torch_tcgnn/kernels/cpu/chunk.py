@@ -24,8 +24,8 @@ from .sddmm import sampled_product
 from .spmm import gather_sum
 
 T = TypeVar("T")
-CHUNK_ELEMENTS = 1 << 17
-"""Elements of one temporary of a chunk (512 KiB of float32): small enough for the cache and for memory reuse."""
+CHUNK_ELEMENTS = 1 << 18
+"""Elements of a chunk, as its form counts them (1 MiB of float32): small enough for the cache and for memory reuse."""
 REMEMBERED = 1 << 20
 """Most edges of a graph whose derived indices (4 bytes an edge each) are kept between calls."""
 _derived: WeakKeyDictionary[Adjacency, dict[Hashable, Any]] = WeakKeyDictionary()
@@ -108,9 +108,12 @@ class Chunk:
 
 
 def chunks(adjacency: Adjacency, width: int, heads: int, num_cols: int) -> Iterator[Chunk]:
-    """Cut an adjacency into chunks for ``width`` elements an entry; rows without entries at all may be left out."""
+    """Cut an adjacency into chunks for ``width`` elements an entry; rows without entries at all may be left out.
+
+    What would fill less than two chunks is one, which is kept with the graph.
+    """
     most = max(CHUNK_ELEMENTS // max(width, 1), 1)
-    if adjacency.num_edges <= most:
+    if adjacency.num_edges < 2 * most:
         cuts = [(0, adjacency.num_rows)]
         whole = once(adjacency, ("whole", heads, num_cols), lambda: [*_cut(adjacency, cuts, heads, num_cols)])
         return iter(whole)
@@ -130,9 +133,9 @@ def once(adjacency: Adjacency, key: Hashable, build: Callable[[], T]) -> T:
     return found[key]
 
 
-def by_entry(values: Tensor) -> Tensor:
-    """``[e, H]`` from ``[H, e]``, contiguous."""
-    return values.t().contiguous()
+def numbers_an_entry(heads: int) -> int:
+    """Width of a form that has a number an entry and head: with several heads there is a pattern beside it."""
+    return 2 * heads - 1
 
 
 def _cut(adjacency: Adjacency, cuts: list[tuple[int, int]], heads: int, num_cols: int) -> Iterator[Chunk]:
