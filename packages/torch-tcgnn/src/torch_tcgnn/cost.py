@@ -40,6 +40,12 @@ class Rate:
         return self.fixed + (self.per_row * rows + self.per_entry * entries + self.per_byte * entries * row_bytes) / 1e6
 
 
+WEIGHTS_TO_SLOTS = Rate(fixed=5.0, per_row=0.0, per_entry=35.0, per_byte=0.0)
+"""What edge weights add to the tensor-core path: they are permuted to slots first."""
+WEIGHTS_BY_ENTRY = Rate(fixed=0.0, per_row=0.0, per_entry=15.0, per_byte=0.0)
+"""What edge weights add to the CUDA-core path."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """Both paths of one device and feature type.
@@ -52,12 +58,16 @@ class Rates:
     blocks: Rate
     rows: Rate
 
-    def predict_us(self, rows: int, entries: int, blocks: int, row_bytes: int) -> dict[str, float]:
+    def predict_us(
+        self, rows: int, entries: int, blocks: int, row_bytes: int, *, weighted: bool = False
+    ) -> dict[str, float]:
         """Predicted time by path, ``"tc"`` and ``"cuda"``; arguments as :func:`prefer_blocks`."""
-        return {
-            "tc": self.blocks.predict_us(-(-rows // 8), blocks, row_bytes),
-            "cuda": self.rows.predict_us(rows, entries, row_bytes),
-        }
+        by_blocks = self.blocks.predict_us(-(-rows // 8), blocks, row_bytes)
+        by_rows = self.rows.predict_us(rows, entries, row_bytes)
+        if weighted:
+            by_blocks += WEIGHTS_TO_SLOTS.predict_us(rows, entries, row_bytes)
+            by_rows += WEIGHTS_BY_ENTRY.predict_us(rows, entries, row_bytes)
+        return {"tc": by_blocks, "cuda": by_rows}
 
 
 # Measured on an H200. Other GPUs borrow these until somebody measures them: the choice depends on the ratio of the two
@@ -70,10 +80,6 @@ SM90_16BIT = Rates(
     blocks=Rate(fixed=3.77, per_row=843.0, per_entry=53.3, per_byte=0.874),
     rows=Rate(fixed=7.82, per_row=47.2, per_entry=0.458, per_byte=0.1467),
 )
-WEIGHTS_TO_SLOTS = Rate(fixed=5.0, per_row=0.0, per_entry=35.0, per_byte=0.0)
-"""What edge weights add to the tensor-core path: they are permuted to slots first."""
-WEIGHTS_BY_ENTRY = Rate(fixed=0.0, per_row=0.0, per_entry=15.0, per_byte=0.0)
-"""What edge weights add to the CUDA-core path."""
 
 
 @functools.cache
@@ -210,8 +216,5 @@ def prefer_blocks(
         weighted: whether edges have weights of their own.
     """
     rates = SM90 if device is None else rates_on(device, dtype)
-    predicted = rates.predict_us(rows, entries, blocks, row_bytes)
-    if weighted:
-        predicted["tc"] += WEIGHTS_TO_SLOTS.predict_us(rows, entries, row_bytes)
-        predicted["cuda"] += WEIGHTS_BY_ENTRY.predict_us(rows, entries, row_bytes)
+    predicted = rates.predict_us(rows, entries, blocks, row_bytes, weighted=weighted)
     return predicted["tc"] < predicted["cuda"]

@@ -83,5 +83,6 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
     if adjacency.blocks is not None and adjacency.plan is not None and x.dtype != torch.float64:
         row_bytes = x[0].numel() * x.element_size()
         rates = rates_on(x.device, x.dtype)
-        predicted = rates.predict_us(g.num_rows, g.num_edges, adjacency.blocks.num_blocks, row_bytes)
+        sizes = g.num_rows, g.num_edges, adjacency.blocks.num_blocks
+        predicted = rates.predict_us(*sizes, row_bytes, weighted=weight is not None)
     return Explanation(choice.kernel, "tc" if "blocks" in choice.kernel else "cuda", choice.reason, predicted)

@@ -71,8 +71,9 @@ def aggregate(
         weight, top = _exponentials(chunk, logits(chunk))
         total = chunk.total(weight.t())
         torch.add(total.log(), top, out=lse[chunk.rows])
-        if dropout:
-            weight *= dropout_factor(seed, chunk.edge, heads, dropout, dtype, head_major=True)
+        factor = dropout_factor(seed, chunk.edge, heads, dropout, dtype, head_major=True) if dropout else None
+        if factor is not None:
+            weight *= factor
         message = chunk.weighted_sum(weight, values)
         if edge_value is not None:
             message = message + chunk.total(weight.t().unsqueeze(-1) * at_edges(chunk, edge_value, dtype))
@@ -143,6 +144,7 @@ class Softmax:
         if self.dropout:
             heads, dtype = chunk.heads, alpha.dtype
             factor = dropout_factor(self.seed, chunk.edge, heads, self.dropout, dtype, head_major=True)
+        if factor is not None:
             grad_weight *= factor
         grad_logits = grad_weight.sub_(at_targets(self.delta)).mul_(alpha)
         return alpha if factor is None else alpha.mul_(factor), grad_logits

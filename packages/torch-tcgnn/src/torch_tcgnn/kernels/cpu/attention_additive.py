@@ -70,6 +70,7 @@ def additive_attention_backward(
         if weights is not None and sums is not None:
             weights.put(chunk, weight)
             sums.put(chunk, grad_raw)
+    grads = softmax.grad
     if sums is not None:
         grad_source.copy_(sums.total())
     else:
