@@ -20,7 +20,8 @@ __all__ = ["cases"]
 
 
 def _make(graph: str, shapes: dict[str, tuple[int, ...]], device: torch.device) -> Layer:
-    return draw_layer(make_task(graph, IN_DIM, device), shapes, shapes["bias"][0])
+    task = make_task(graph, IN_DIM, device)
+    return draw_layer(task, shapes, shapes["bias"][0], positive="att_src" in shapes)
 
 
 def _gcn_ours(out_dim: int, layer: Layer) -> Run:
