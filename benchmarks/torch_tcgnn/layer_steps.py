@@ -17,7 +17,18 @@ from benchmarks.torch_tcgnn.tasks import Task
 
 Formula = Callable[..., Tensor]
 
-__all__ = ["Formula", "Layer", "agnn", "draw_layer", "gat", "gcn", "reference_step", "step", "transformer"]
+__all__ = [
+    "Formula",
+    "Layer",
+    "agnn",
+    "draw_layer",
+    "gat",
+    "gcn",
+    "off_the_kink",
+    "reference_step",
+    "step",
+    "transformer",
+]
 
 
 @dataclass(frozen=True)
@@ -29,21 +40,34 @@ class Layer:
     grad: Tensor
 
 
-def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int, *, positive: bool = False) -> Layer:
-    """Parameters of these shapes and a gradient ``[N, out_dim]``, from a fixed seed.
-
-    ``positive`` makes features and parameters so: the logits of a million edges then stay on one side of LeakyReLU's
-    kink, where float32 and float64 would take different slopes.
-    """
+def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int) -> Layer:
+    """Parameters of these shapes and a gradient ``[N, out_dim]``, from a fixed seed."""
     device = task.x.device
     random = torch.Generator(device).manual_seed(1)
     parameters = {
         name: torch.randn(shape, generator=random, device=device) / shape[-1] ** 0.5 for name, shape in shapes.items()
     }
-    if positive:
-        task = replace(task, x=task.x.abs())
-        parameters = {name: value.abs() for name, value in parameters.items()}
     return Layer(task, parameters, torch.randn(task.num_nodes, out_dim, generator=random, device=device))
+
+
+def off_the_kink(layer: Layer) -> Layer:
+    """A GAT layer whose logits all lie far from 0, on both sides.
+
+    Among millions of random logits some are so small that float32 and float64 differ in their sign, take different
+    slopes of LeakyReLU there, and give different gradients; both are right. Features are therefore one vector or its
+    opposite, with a little noise, and the source's logit outweighs the target's.
+    """
+    task, parameters = layer.task, dict(layer.parameters)
+    random = torch.Generator(task.x.device).manual_seed(2)
+    nodes, width = task.x.shape
+    direction = torch.randn(width, generator=random, device=task.x.device)
+    sign = torch.randint(0, 2, (nodes, 1), generator=random, device=task.x.device) * 2 - 1
+    heads, dim = parameters["att_src"].shape[1:]
+    hidden = (parameters["lin.weight"] @ direction).view(1, heads, dim)
+    aligned = hidden / hidden.norm(dim=-1, keepdim=True)
+    other = parameters["att_dst"] / parameters["att_dst"].norm(dim=-1, keepdim=True)
+    parameters |= {"att_src": aligned, "att_dst": 0.3 * other}
+    return Layer(replace(task, x=sign * direction + 0.1 * task.x), parameters, layer.grad)
 
 
 def step(layer: Layer, conv: torch.nn.Module, adjacency: object) -> Run:

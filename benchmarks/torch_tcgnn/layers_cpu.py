@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from benchmarks.case import Case, Run, Runner
-from benchmarks.torch_tcgnn.layer_steps import Layer, draw_layer, gat, gcn, reference_step, step
+from benchmarks.torch_tcgnn.layer_steps import Layer, draw_layer, gat, gcn, off_the_kink, reference_step, step
 from benchmarks.torch_tcgnn.tasks import QUICK, make_task
 
 GRAPHS = ("amazon_photo", "amazon_computers", "musae_github")
@@ -20,8 +20,8 @@ __all__ = ["cases"]
 
 
 def _make(graph: str, shapes: dict[str, tuple[int, ...]], device: torch.device) -> Layer:
-    task = make_task(graph, IN_DIM, device)
-    return draw_layer(task, shapes, shapes["bias"][0], positive="att_src" in shapes)
+    layer = draw_layer(make_task(graph, IN_DIM, device), shapes, shapes["bias"][0])
+    return off_the_kink(layer) if "att_src" in shapes else layer
 
 
 def _gcn_ours(out_dim: int, layer: Layer) -> Run:
@@ -89,7 +89,7 @@ def _gat(graph: str, dim: int) -> Case:
         ours=partial(_gat_ours, dim),
         peers={"pyg-edge-index": partial(_gat_pyg, dim)},
         reference=partial(reference_step, gat, True),
-        tolerance=1e-4,
+        tolerance=5e-4,
         devices=("cpu",),
     )
 

@@ -22,6 +22,7 @@ from benchmarks.torch_tcgnn.layer_steps import (
     draw_layer,
     gat,
     gcn,
+    off_the_kink,
     reference_step,
     step,
     transformer,
@@ -47,7 +48,6 @@ class Kind:
         modules: ``modules(namespace)`` gives the layer of our or PyG's ``nn``.
         further: other ways of running PyG's layer.
         loops: whether the layer adds self loops.
-        positive: see ``draw_layer``.
         kernel: which kernel ours runs, where the package can say.
     """
 
@@ -58,14 +58,13 @@ class Kind:
     formula: Formula
     further: Mapping[str, Runner]
     loops: bool = True
-    positive: bool = False
     kernel: str | Callable[[Layer], str] = ""
 
 
 def make_layer(kind: Kind, graph: str, device: torch.device) -> Layer:
     """The inputs of a case."""
-    task = make_task(graph, kind.dims[0], device)
-    return draw_layer(task, kind.shapes, kind.dims[1], positive=kind.positive)
+    layer = draw_layer(make_task(graph, kind.dims[0], device), kind.shapes, kind.dims[1])
+    return off_the_kink(layer) if "att_src" in kind.shapes else layer
 
 
 def ours(kind: Kind, layer: Layer) -> Run:
@@ -120,7 +119,6 @@ KINDS = {
         modules=lambda nn: nn.GATConv(WIDTH, DIM, HEADS),
         formula=gat,
         further={},
-        positive=True,
     ),
     "agnn-step": Kind(
         dims=(AGNN_DIM, AGNN_DIM),
@@ -151,7 +149,7 @@ def _case(name: str, graph: str) -> Case:
         ours=partial(ours, kind),
         peers={"pyg-edge-index": partial(pyg, kind), **kind.further},
         reference=partial(reference_step, kind.formula, kind.loops),
-        tolerance=1e-4,
+        tolerance=5e-4,
         kernel=kind.kernel,
         devices=("cuda",),
     )

@@ -1,5 +1,9 @@
 """Aggregation operators against dense float64 matrices: every reduce, weight shape, feature shape and dtype."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch_tcgnn as tcg
@@ -238,3 +242,16 @@ def test_a_batch_equals_its_graphs_one_by_one():
         parts.append(calls(tcg.TCGraph.from_edge_index(edge_index, n), x[first : first + n], w[start : start + e]))
     for name, result in together.items():
         assert torch.equal(result, torch.cat([part[name] for part in parts])), name
+
+
+@pytest.mark.parametrize("switch", ["allow_tf32", "fp32_precision"])
+def test_either_switch_of_pytorch_allows_tf32(switch):
+    value = {"allow_tf32": True, "fp32_precision": "tf32"}[switch]
+    script = (
+        "import torch; from torch_tcgnn.functional.arguments import tf32_allowed\n"
+        "assert not tf32_allowed()\n"
+        f"torch.backends.cuda.matmul.{switch} = {value!r}\n"
+        "assert tf32_allowed()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)

@@ -189,3 +189,9 @@ def test_importing_takes_no_other_library_along():
 def test_bad_input_is_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_an_edge_index_keeps_the_size_it_stores():
+    pyg = pytest.importorskip("torch_geometric")
+    edges = pyg.EdgeIndex([[0, 1], [1, 0]], sparse_size=(5, 5))
+    assert tcg.TCGraph.from_edge_index(edges).num_rows == 5

@@ -100,6 +100,9 @@ class TCGraph:
         check_edge_index(edge_index)
         plain = getattr(edge_index, "as_tensor", None)  # of PyG's EdgeIndex: only the ids matter here
         if plain is not None:
+            stored = edge_index.sparse_size()  # type: ignore[attr-defined]
+            if num_nodes is None and None not in stored:
+                num_nodes = stored
             edge_index = plain()
         if num_nodes is None:
             num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0

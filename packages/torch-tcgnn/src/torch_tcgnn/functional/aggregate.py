@@ -44,7 +44,7 @@ def spmm(
         weight: ``[E]`` or, for three-dimensional ``x``, ``[E, H]``; default: ``g.weight``, or unweighted.
         reduce: ``"mean"`` divides the sum by the number of edges; targets without edges give 0 in every mode.
         precision: ``"ieee"`` (float32 accuracy, the default) or ``"tf32"`` for float32 ``x`` on tensor cores; default
-            follows ``torch.backends.cuda.matmul.allow_tf32``.
+            follows ``torch.backends.cuda.matmul.fp32_precision``.
 
     Returns:
         ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``. A float16 sum beyond 65504, that of a mean included, is Inf.

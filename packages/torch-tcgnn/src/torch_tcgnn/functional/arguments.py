@@ -30,10 +30,18 @@ def structures(g: TCGraph, *inputs: Tensor | None) -> tuple[Structure, Structure
 def resolve_precision(precision: Precision | None, x: Tensor) -> Precision:
     """The precision a call runs at: the argument, else PyTorch's TF32 switch."""
     if precision is None:
-        allowed = x.is_cuda and torch.backends.cuda.matmul.allow_tf32
-        return "tf32" if allowed else "ieee"
+        return "tf32" if x.is_cuda and tf32_allowed() else "ieee"
     check_choice("precision", precision, PRECISIONS)
     return precision
+
+
+def tf32_allowed() -> bool:
+    """PyTorch's TF32 switch for matrix products, however it was set (the older switches show here too)."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+# What torch.compiler.assume_constant_result sets; calling it would import Triton with this package.
+tf32_allowed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def check_rows(name: str, t: Tensor, rows: int, g: TCGraph) -> None:

@@ -14,7 +14,8 @@ from ..graph import TCGraph
 def from_batch(graphs: Sequence[TCGraph]) -> TCGraph:
     """Put graphs side by side: node and edge numbers of graph ``k`` follow those of graph ``k - 1``.
 
-    Operators on the result give each graph's own result, bit for bit.
+    Operators on the result give each graph's own result: bit for bit over rows (CPU, ``path="cuda"``), to float32
+    rounding on tensor cores, where a window may span two graphs.
 
     Args:
         graphs: at least one, on one device; all weighted or none.
