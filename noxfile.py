@@ -80,9 +80,12 @@ def test_paths(chosen: Iterable[str]) -> list[str]:
     return [p for p in paths if (ROOT / p).exists()] + [f"--package={name}" for name in chosen]
 
 
-def without_torch(constraints: str) -> str:
-    """The constraints beside a torch that the house did not install: no pin of it or of what comes with its build."""
-    ours = re.compile(r"(torch|triton|numpy|nvidia-[\w-]+|cuda-[\w-]+)==")
+def without_torch(constraints: str, *, triton: bool) -> str:
+    """The constraints beside a torch that the house did not install: no pin of it or of what comes with its build.
+
+    Triton's pin goes only where ``triton`` came with that torch.
+    """
+    ours = re.compile(rf"(torch|{'triton|' if triton else ''}numpy|nvidia-[\w-]+|cuda-[\w-]+)==")
     return "".join(line for line in constraints.splitlines(keepends=True) if not ours.match(line))
 
 
@@ -172,7 +175,7 @@ def house(session: nox.Session, group: str) -> None:
     constraints = CONSTRAINTS.read_text()
     constraints_file = CONSTRAINTS
     if outer_line.exists():
-        constraints = without_torch(constraints)
+        constraints = without_torch(constraints, triton=(Path(outer_line.read_text().strip()) / "triton").is_dir())
         constraints_file = HOUSE / "constraints.txt"
         constraints_file.write_text(constraints)
 

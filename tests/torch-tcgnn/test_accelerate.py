@@ -288,3 +288,15 @@ def test_heterogeneous_model():
     assert all(row.accelerated for row in tcg.report(m))
     for key in expected:
         torch.testing.assert_close(got[key], expected[key], rtol=1e-5, atol=1e-5)
+
+
+def test_a_class_of_the_users_may_carry_a_layers_name():
+    from torch_geometric import nn as pyg
+
+    class GCNConv(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = pyg.GCNConv(4, 4)
+
+    model = tcg.accelerate(torch.nn.Sequential(GCNConv()))
+    assert not isinstance(model[0].inner, pyg.GCNConv)

@@ -260,3 +260,17 @@ def test_limits_below_one_are_refused(limit):
     (name,) = limit
     with pytest.raises(ValueError, match=f"{name} must be at least 1.*got 0"):
         tcg.TCGraphCache(**limit)
+
+
+def test_weights_that_a_fused_optimizer_edits_are_read_anew():
+    torch.manual_seed(0)
+    edge_index, x = torch.randint(0, 9, (2, 40)), torch.randn(9, 4)
+    layer, weight = tcg.nn.GCNConv(4, 3), torch.nn.Parameter(torch.rand(40) + 1)
+    optimizer = torch.optim.SGD([weight], lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(x, edge_index, weight).square().sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            expected = layer(x, edge_index.clone(), weight.detach().clone())
+            torch.testing.assert_close(layer(x, edge_index, weight), expected)

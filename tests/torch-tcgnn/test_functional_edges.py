@@ -227,3 +227,25 @@ def test_extremum_of_equal_infinities_is_not_nan():
     y = tcg.spmm(g, x, reduce="max")
     assert y.tolist() == [[-INF], [0.0]]
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == [[1.0], [0.0]]
+
+
+def test_more_duplicates_than_the_matrix_has_cells():
+    torch.manual_seed(0)
+    edges = torch.stack([torch.randint(0, 4, (500,)), torch.randint(0, 3, (500,))])
+    graph = tcg.TCGraph.from_edge_index(edges, (4, 3))
+    a, b = torch.randn(3, 2, 5), torch.randn(4, 2, 5)
+    torch.testing.assert_close(tcg.sddmm(graph, a, b), (a[edges[1]] * b[edges[0]]).sum(-1))
+    weight = torch.rand(500, requires_grad=True)
+    tcg.spmm(graph, b[:, 0], weight).sum().backward()
+    torch.testing.assert_close(weight.grad, b[:, 0].sum(-1)[edges[0]])
+
+
+def test_forward_mode_says_that_it_has_no_rule():
+    graph = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), 2)
+    x = torch.randn(2, 3)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            tcg.spmm(graph, dual)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.func.jvp(lambda z: tcg.spmm(graph, z), (x,), (x,))

@@ -117,8 +117,8 @@ class TCGraphCache:
         """The value ``build()`` gives for ``objects`` under ``options``, from memory where possible.
 
         Args:
-            objects: what the value is built from: tensors, ``SparseTensor`` or ``TCGraph``. Others, tensors that carry
-                a gradient and inference tensors (they count no edits) are not remembered.
+            objects: what the value is built from: tensors, ``SparseTensor`` or ``TCGraph``. Others, tensors that
+                require a gradient (fused optimizers edit them uncounted) and inference tensors are not remembered.
             options: everything else that the value depends on.
             build: makes the value; runs outside the lock, so two threads may both build, and both get the first result.
         """
@@ -212,19 +212,19 @@ def _fingerprints(objects: tuple[Any, ...]) -> tuple[tuple, ...] | None:
     prints = []
     for obj in objects:
         if isinstance(obj, Tensor):
-            if obj.is_inference() or (obj.requires_grad and torch.is_grad_enabled()):
+            if obj.is_inference() or obj.requires_grad:
                 return None
             inner = getattr(obj, "_data", None) if type(obj) is not Tensor else None
             version = (obj._version, inner._version) if isinstance(inner, Tensor) else obj._version
             prints.append((version, obj.shape, obj.dtype, obj.device))
         elif isinstance(obj, TCGraph):
             weight = obj.weight
-            if weight is not None and (weight.is_inference() or (weight.requires_grad and torch.is_grad_enabled())):
+            if weight is not None and (weight.is_inference() or weight.requires_grad):
                 return None
             prints.append(() if weight is None else (weight._version,))
         elif is_sparse_tensor(obj):
             parts = [t for t in obj.coo() if t is not None]
-            if any(t.is_inference() or (t.requires_grad and torch.is_grad_enabled()) for t in parts):
+            if any(t.is_inference() or t.requires_grad for t in parts):
                 return None
             prints.append(tuple((t._version, t.shape, t.dtype, t.device, t.data_ptr()) for t in parts))
         else:

@@ -71,6 +71,12 @@ def why_not(conv: torch.nn.Module) -> str | None:
     return None
 
 
+def is_layer(module: torch.nn.Module) -> bool:
+    """Whether ``module`` is one of PyG's layers that have an accelerated form, or a subclass: not entered further."""
+    bases = type(module).__mro__
+    return any(base.__name__ in ARGUMENTS and base.__module__.startswith("torch_geometric.") for base in bases)
+
+
 def convert(conv: torch.nn.Module, *, precision: Precision | None = None) -> Any:
     """The accelerated layer for ``conv``, sharing its parameters, buffers, submodules and hooks.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 from ..functional.arguments import PRECISIONS, Precision, check_choice
-from .convert import ARGUMENTS, convert, give_back, is_message_passing, why_not
+from .convert import convert, give_back, is_layer, is_message_passing, why_not
 from .layers import Accelerated
 from .report import LayerReport, Report
 
@@ -135,7 +135,7 @@ def walk(model: torch.nn.Module, prefix: str = "", seen: set | None = None) -> I
         return
     seen.add(model)
     yield prefix, model
-    if isinstance(model, Accelerated) or type(model).__name__ in ARGUMENTS:
+    if isinstance(model, Accelerated) or is_layer(model):
         return
     for name, child in model._modules.items():
         if child is not None:

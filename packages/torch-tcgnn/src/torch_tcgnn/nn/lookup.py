@@ -64,4 +64,4 @@ def edge_weights(weight: Tensor | None, num_edges: int, name: str) -> Tensor | N
 
 def _constant(weight: Tensor | None) -> bool:
     """Whether edits of ``weight`` are counted and nothing differentiates through it."""
-    return weight is None or not (weight.is_inference() or (weight.requires_grad and torch.is_grad_enabled()))
+    return weight is None or not (weight.is_inference() or weight.requires_grad)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from ..adjacency import Adjacency
@@ -31,5 +32,7 @@ def plain_eager(*inputs: Tensor | None) -> bool:
 
 
 def needs_grad(*inputs: Tensor | None) -> bool:
-    """Whether a gradient will flow to one of ``inputs``."""
+    """Whether a gradient will flow to one of ``inputs``; in forward mode always: autograd then says it has no rule."""
+    if forward_ad._current_level >= 0:
+        return True
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)

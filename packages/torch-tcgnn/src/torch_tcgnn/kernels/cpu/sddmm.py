@@ -35,6 +35,9 @@ def sampled_product(rowptr: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor
     """``[E]`` in entry order for two-dimensional operands."""
     if col.shape[0] == 0 or a.shape[1] == 0:
         return a.new_zeros(col.shape[0])
+    if col.shape[0] > a.shape[0] * b.shape[0]:  # duplicates that PyTorch's kernel cannot hold: all products are fewer
+        row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
+        return (a @ b.t())[row, col]
     if rowptr.dtype != col.dtype:
         col = col.to(rowptr.dtype)
     pattern = torch.sparse_csr_tensor(
