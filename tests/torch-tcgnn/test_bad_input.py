@@ -135,3 +135,16 @@ def test_numpy_counts_are_counts():
 def test_graph_and_features_on_two_devices_are_both_named():
     with pytest.raises(ValueError, match=r"x is on cuda:0, but the graph is on cpu: move one of them with .to\(\)"):
         tcg.spmm(GRAPH, X.cuda())
+
+
+def test_pointers_and_columns_on_two_devices():
+    rowptr, col = torch.tensor([0, 1]), torch.zeros(1, dtype=torch.long, device="meta")
+    with pytest.raises(ValueError, match=r"rowptr is on cpu, but col is on meta"):
+        tcg.TCGraph.from_csr(rowptr, col)
+
+
+@pytest.mark.parametrize("call", [lambda g: tcg.spmm(g, [[1.0]]), lambda g: tcg.segment(g, None)])
+def test_operands_that_are_no_tensors(call):
+    graph = tcg.TCGraph.from_edge_index(torch.tensor([[0], [0]]), 1)
+    with pytest.raises(TypeError, match=r"(x|values) must be a Tensor, got (list|NoneType)"):
+        call(graph)

@@ -147,6 +147,8 @@ class TCGraph:
         """
         check_choice("path", path, PATHS)
         check_choice("reorder", reorder, REORDERS)
+        if rowptr.device != col.device:
+            raise ValueError(f"rowptr is on {rowptr.device}, but col is on {col.device}: move one of them with .to()")
         if validate:
             check_rowptr(rowptr, col)
         num_rows = rowptr.shape[0] - 1

@@ -52,6 +52,8 @@ def check_rows(name: str, t: Tensor, rows: int, g: TCGraph) -> None:
 
 
 def check_features(name: str, t: Tensor, rows: int, g: TCGraph, dims: tuple[int, ...]) -> None:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {type(t).__name__}")
     if not t.is_floating_point():
         raise TypeError(f"{name}: features must be floating point, got {t.dtype}")
     if t.dim() not in dims:
@@ -60,6 +62,8 @@ def check_features(name: str, t: Tensor, rows: int, g: TCGraph, dims: tuple[int,
 
 
 def check_edges(name: str, t: Tensor, g: TCGraph) -> None:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {type(t).__name__}")
     if not t.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {t.dtype}")
     if t.dim() == 0 or t.shape[0] != g.num_edges:
