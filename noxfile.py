@@ -249,7 +249,7 @@ def isolated(session: nox.Session, package: str) -> None:
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def interop(session: nox.Session) -> None:
-    """Builds torch-scatter and torch-sparse from source (about ten minutes on two cores, once) and runs tests/integrations with them.
+    """Builds torch-scatter and torch-sparse from source (ten minutes, once) and runs tests/integrations with them.
 
     They live in an environment of their own on top of the house: PyTorch Geometric behaves differently where they are.
     """
