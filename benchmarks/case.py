@@ -13,10 +13,11 @@ import torch
 Outputs = torch.Tensor | Sequence[torch.Tensor]
 Run = Callable[[], Outputs]
 Runner = Callable[[Any], Run]
+Tolerance = float | Callable[[Any], Outputs]
 Math = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 Bound = Literal["auto", "memory", "cache", "compute"]
 
-__all__ = ["Bound", "Case", "Fact", "Math", "Outputs", "Run", "Runner", "Skip", "matches"]
+__all__ = ["Bound", "Case", "Fact", "Math", "Outputs", "Run", "Runner", "Skip", "Tolerance", "matches"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Case:
         ours: our runner.
         peers: name of a peer → its runner, or `Skip`.
         reference: ``reference(inputs)`` gives the outputs in float64 (or exact integers), by the plainest means.
-        tolerance: largest allowed error of ours, as `benchmarks.check.relative_error` defines it.
+        tolerance: largest allowed error of everyone: a number, in the measure of `benchmarks.check.relative_error`, or
+            a function of the inputs that gives the largest allowed ``|out - ref|`` of every element of the outputs.
         peer_tolerance: peer → its own tolerance, for a peer that computes in a lower precision by design.
         flops, bytes: work that the task needs at least, as a number or a function of the inputs; ``bytes`` counts
             each input read once and each output written once unless ``note`` says otherwise.
@@ -57,9 +59,9 @@ class Case:
     make: Callable[[torch.device], Any]
     ours: Runner
     reference: Callable[[Any], Outputs]
-    tolerance: float
+    tolerance: Tolerance
     peers: Mapping[str, Runner | Skip] = field(default_factory=dict)
-    peer_tolerance: Mapping[str, float] = field(default_factory=dict)
+    peer_tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
     flops: float | Callable[[Any], float] = 0.0
     bytes: float | Callable[[Any], float] = 0.0
     math: Math = "fp32"
@@ -69,7 +71,7 @@ class Case:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if not self.tolerance >= 0:
+        if not callable(self.tolerance) and not self.tolerance >= 0:
             raise ValueError(f"{self.name}: tolerance must be >= 0, got {self.tolerance}")
         if not self.peers and not self.note:
             raise ValueError(f"{self.name}: a case without peers says why in note=")
@@ -87,7 +89,7 @@ class Fact:
         name: unique in the package.
         measure: ``measure(device, seed)`` gives one value.
         unit: unit of the value (``B``, ``%``, ``ms``, …; empty for a plain ratio or count).
-        target: what we want, as ``"<= 150"`` or ``">= 0.95"``; empty for none.
+        target: what we want, as ``"<= 150"``, ``">= 0.95"`` or ``"within 0.5 of 0"``; empty for none.
         seeds: one measurement a seed; mean and standard deviation are saved when there are several.
     """
 

@@ -10,15 +10,15 @@ import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import median, quantiles, stdev
 from typing import Any
 
 import torch
 
-from benchmarks.case import Case, Fact, Outputs, Run, Runner, Skip
+from benchmarks.case import Case, Fact, Outputs, Run, Runner, Skip, Tolerance
 from benchmarks.ceilings import Ceilings
-from benchmarks.check import relative_error
+from benchmarks.check import bound_share, relative_error
 from benchmarks.clock import Clock, calls_per_sample
 from benchmarks.result import CaseResult, FactResult, Times, significant
 
@@ -36,6 +36,7 @@ class _Contender:
     run: Run
     calls: int
     error: float
+    share: float | None
     peak_bytes: int | None
 
 
@@ -49,12 +50,17 @@ def run_case(
     """
     inputs = case.make(device)
     reference = case.reference(inputs)
+
+    @cache
+    def allowed(tolerance: Tolerance) -> float | Outputs:
+        return tolerance(inputs) if callable(tolerance) else tolerance
+
     skipped = {name: peer.reason for name, peer in case.peers.items() if isinstance(peer, Skip)}
     skipped |= {name: "left out by --without" for name in case.peers if name in without}
     contenders: dict[str, _Contender] = {}
     runners = {OURS: case.ours} | {name: peer for name, peer in case.peers.items() if name not in skipped}
     for name, runner in runners.items():
-        tolerance = case.peer_tolerance.get(name, case.tolerance)
+        tolerance = allowed(case.peer_tolerance.get(name, case.tolerance))
         try:
             contenders[name] = _admit(runner, inputs, reference, tolerance, device, clock)
         except Exception as error:  # a peer may fail in any way; ours may not
@@ -73,9 +79,10 @@ def run_case(
     warm = time(lambda entry: clock.warm(entry.run, entry.calls), contenders)
     cold = time(lambda entry: clock.cold(entry.run), warm) if clock.asynchronous else None
     call = time(lambda entry: clock.call(entry.run, entry.calls), cold) if cold else None
-    after = relative_error(contenders[OURS].run(), reference)
-    if not after <= case.tolerance:
-        raise Refused(f"{case.name}: right before timing, error {after:.3g} > {case.tolerance:.3g} after it")
+    try:
+        _judge(contenders[OURS].run(), reference, allowed(case.tolerance))
+    except ValueError as error:
+        raise Refused(f"{case.name}: right before timing, not after it: {error}") from error
 
     medians = _medians(warm, skipped)
     ours_ms = medians.pop(OURS)
@@ -95,6 +102,7 @@ def run_case(
         call=_times(call, skipped),
         quartiles_ms={name: _quartiles(warm[name]) for name in kept},
         peers_rel_err={name: significant(contenders[name].error, 3) for name in medians},
+        bound_share={name: significant(entry.share, 3) for name, entry in kept.items() if entry.share is not None},
         peers_skipped=skipped,
         peak_bytes={name: entry.peak_bytes for name, entry in kept.items() if entry.peak_bytes is not None},
     )
@@ -145,19 +153,39 @@ def measure_fact(fact: Fact, device: torch.device) -> FactResult:
 def meets(value: float, target: str) -> bool:
     """Whether a value meets a target.
 
-    >>> meets(123, "<= 150"), meets(0.9, ">= 0.95")
-    (True, False)
+    >>> meets(123, "<= 150"), meets(0.9, ">= 0.95"), meets(-0.3, "within 0.5 of 0")
+    (True, False, True)
     """
     match target.split():
         case ["<=", bound]:
             return value <= float(bound)
         case [">=", bound]:
             return value >= float(bound)
-    raise ValueError(f"target must read '<= NUMBER' or '>= NUMBER', got {target!r}")
+        case ["within", reach, "of", centre]:
+            return abs(value - float(centre)) <= float(reach)
+    raise ValueError(f"target must read '<= NUMBER', '>= NUMBER' or 'within NUMBER of NUMBER', got {target!r}")
+
+
+def _judge(outputs: Outputs, reference: Outputs, tolerance: float | Outputs) -> tuple[float, float | None]:
+    """The relative error, and the share of the bound where elements have bounds; ValueError beyond what is allowed."""
+    error = relative_error(outputs, reference)
+    if isinstance(tolerance, int | float):
+        if not error <= tolerance:
+            raise ValueError(f"differs from the reference: error {error:.3g} > {tolerance:.3g}")
+        return error, None
+    share = bound_share(outputs, reference, tolerance)
+    if not share <= 1:
+        raise ValueError(f"differs from the reference: {share:.3g} times what is allowed, relative error {error:.3g}")
+    return error, share
 
 
 def _admit(
-    runner: Runner, inputs: Any, reference: Outputs, tolerance: float, device: torch.device, clock: Clock
+    runner: Runner,
+    inputs: Any,
+    reference: Outputs,
+    tolerance: float | Outputs,
+    device: torch.device,
+    clock: Clock,
 ) -> _Contender:
     run = runner(inputs)
     peak = None
@@ -169,10 +197,8 @@ def _admit(
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         peak = torch.cuda.max_memory_allocated(device) - before
-    error = relative_error(outputs, reference)
-    if not error <= tolerance:
-        raise ValueError(f"differs from the reference: error {error:.3g} > {tolerance:.3g}")
-    return _Contender(run, calls_per_sample(clock, run), error, peak)
+    error, share = _judge(outputs, reference, tolerance)
+    return _Contender(run, calls_per_sample(clock, run), error, share, peak)
 
 
 def _raise_if_device_is_lost(device: torch.device, peer: str) -> None:

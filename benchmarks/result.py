@@ -40,7 +40,8 @@ class CaseResult:
     """One comparison: medians of `rounds` alternating samples, in milliseconds a call.
 
     `ours_ms` and `peers_ms` are warm; `cold` (with an empty cache) and `call` (on the host's clock, launches included)
-    are measured on GPUs. The samples are those of `benchmarks.clock`.
+    are measured on GPUs. The samples are those of `benchmarks.clock`. `bound_share` is the largest error of everyone as
+    a share of what the case allows that element, where it allows each its own.
     """
 
     name: str
@@ -57,6 +58,7 @@ class CaseResult:
     call: Times | None = None
     quartiles_ms: dict[str, list[float]] = field(default_factory=dict)
     peers_rel_err: dict[str, float] = field(default_factory=dict)
+    bound_share: dict[str, float] = field(default_factory=dict)
     peers_skipped: dict[str, str] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
 

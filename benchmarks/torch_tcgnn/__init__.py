@@ -1,8 +1,8 @@
 """torch-tcgnn beside its peers: which cases there are.
 
 One file a question and device: ``spmm_cpu``, ``sddmm_gpu``, ``layers_gpu``, … declare cases. Graphs and inputs are in
-`tasks` and `gpu_tasks`, float64 answers in `oracle` and `layer_steps`, the peers in `cpu_peers`, `gpu_peers` and
-`cusparse`; `facts`, `facts_gpu` and `accuracy` measure what is no race.
+`tasks` and `gpu_tasks`, float64 answers in `oracle` and `layer_steps`, how far sums may lie from them in `bounds`, the
+peers in `cpu_peers`, `gpu_peers` and `cusparse`; `facts`, `facts_gpu` and `accuracy` measure what is no race.
 """
 
 from benchmarks.case import Case, Fact

@@ -43,10 +43,10 @@ def _build(graph: str, blocks: bool, device: torch.device, seed: int) -> float:
 
 
 def _bytes(graph: str, device: torch.device, seed: int) -> float:
-    """Bytes of the CSR and of its blocks over the bytes of a CSR with int32 indices and float32 values."""
+    """Bytes that a graph in use holds over the bytes of a CSR with int32 indices and float32 values."""
     loaded = _edges(graph, seed)
     translated = tcg.TCGraph.from_edge_index(loaded.edge_index.to(device), num_nodes=loaded.num_nodes)
-    held = [*translated.adjacency.tensors(), *translated.blocks.tensors()]
+    held = translated.prepared(torch.float32).tensors()
     csr = 4 * (loaded.num_nodes + 1) + 8 * loaded.num_edges
     return sum(tensor.numel() * tensor.element_size() for tensor in held) / csr
 

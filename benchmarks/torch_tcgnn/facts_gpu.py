@@ -59,7 +59,7 @@ def _build_ms(graph: str, device: torch.device, seed: int) -> float:
 
 def _bytes(graph: str, device: torch.device, seed: int) -> float:
     translated = translate(make_task(graph, 1, device))
-    held = [*translated.adjacency.tensors(), *translated.blocks.tensors()]
+    held = translated.prepared(torch.float32).tensors()
     csr = 4 * (translated.num_rows + 1) + 8 * translated.num_edges
     return sum(tensor.numel() * tensor.element_size() for tensor in held) / csr
 
@@ -89,12 +89,19 @@ def _host_us(runner: Runner, device: torch.device, seed: int) -> float:
     return median(sample() for _ in range(SAMPLES))
 
 
+def _gathered_rows(graph: tcg.TCGraph, x: torch.Tensor) -> int:
+    """Rows of ``x`` that a call gathers: one a window and column on tensor cores, one an entry on CUDA cores."""
+    path, adjacency = tcg.explain(graph, x).path, graph.prepared(x.dtype)
+    if path == "cuda" or adjacency.blocks is None:
+        return graph.num_edges
+    return int((adjacency.blocks.block_col >= 0).sum()) + graph.num_edges - adjacency.blocks.slot_entry.shape[0]
+
+
 @cache
 def _gathered_bytes_per_s(graph: str, device: torch.device) -> float:
     task = make_task(graph, 128, device)
     translated, clock = translate(task), clock_for(device)
-    tensor_cores = tcg.explain(translated, task.x).path == "tc"
-    rows = translated.stats.vectors if tensor_cores else task.num_edges
+    rows = _gathered_rows(translated, task.x)
 
     def run() -> torch.Tensor:
         return tcg.spmm(translated, task.x)

@@ -5,27 +5,31 @@ PyTorch Geometric's ``state_dict``.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import linear, normalize
 from torch_tcgnn import reference
 
-from benchmarks.case import Run
+from benchmarks.case import Run, Runner
 from benchmarks.torch_tcgnn.tasks import Task
 
 Formula = Callable[..., Tensor]
 
 __all__ = [
     "Formula",
+    "Kind",
     "Layer",
     "agnn",
     "draw_layer",
     "gat",
+    "gatv2",
     "gcn",
+    "hidden_off_the_kink",
     "off_the_kink",
     "reference_step",
+    "sage",
     "step",
     "transformer",
 ]
@@ -38,6 +42,39 @@ class Layer:
     task: Task
     parameters: dict[str, Tensor]
     grad: Tensor
+
+
+def _as_drawn(layer: Layer) -> Layer:
+    return layer
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A layer: shapes of its parameters, our module, PyG's contenders, its formula.
+
+    Attributes:
+        dims: input and output width.
+        label: the dimensions as names of cases have them.
+        modules: ``modules(namespace)`` gives the layer of our or PyG's ``nn``.
+        further: other ways of running PyG's layer.
+        loops: whether the layer adds self loops.
+        adjust: what to do to the drawn inputs, where float32 and float64 may take different branches on them.
+        kernel: which kernel ours runs, where the package can say.
+    """
+
+    dims: tuple[int, int]
+    label: str
+    shapes: Mapping[str, tuple[int, ...]]
+    modules: Callable[[object], torch.nn.Module]
+    formula: Formula
+    further: Mapping[str, Runner] = field(default_factory=dict)
+    loops: bool = True
+    adjust: Callable[[Layer], Layer] = _as_drawn
+    kernel: str | Callable[[Layer], str] = ""
+
+    def draw(self, task: Task) -> Layer:
+        """Parameters, features and a gradient from a fixed seed."""
+        return self.adjust(draw_layer(task, self.shapes, self.dims[1]))
 
 
 def draw_layer(task: Task, shapes: Mapping[str, tuple[int, ...]], out_dim: int) -> Layer:
@@ -68,6 +105,27 @@ def off_the_kink(layer: Layer) -> Layer:
     other = parameters["att_dst"] / parameters["att_dst"].norm(dim=-1, keepdim=True)
     parameters |= {"att_src": aligned, "att_dst": 0.3 * other}
     return Layer(replace(task, x=sign * direction + 0.1 * task.x), parameters, layer.grad)
+
+
+def hidden_off_the_kink(layer: Layer) -> Layer:
+    """A GATv2 layer whose hidden features all lie far from 0, on both sides; LeakyReLU is taken of each of them.
+
+    As in `off_the_kink`, but every channel of a source is near 1 or -1, and outweighs the target's, near 0.3 or -0.3.
+    """
+    task, parameters = layer.task, dict(layer.parameters)
+    random = torch.Generator(task.x.device).manual_seed(2)
+    nodes, width = task.x.shape
+
+    def signs(*shape: int) -> Tensor:
+        return torch.randint(0, 2, shape, generator=random, device=task.x.device) * 2.0 - 1
+
+    direction = signs(width)
+    for side, size in (("l", 1.0), ("r", 0.3)):
+        weight = parameters[f"lin_{side}.weight"]
+        missing = size * signs(weight.shape[0]) - weight @ direction
+        parameters[f"lin_{side}.weight"] = weight + missing.outer(direction) / width
+        parameters[f"lin_{side}.bias"] = 0.1 * parameters[f"lin_{side}.bias"]
+    return Layer(replace(task, x=signs(nodes, 1) * direction + 0.05 * task.x), parameters, layer.grad)
 
 
 def step(layer: Layer, conv: torch.nn.Module, adjacency: object) -> Run:
@@ -108,6 +166,31 @@ def gat(row: Tensor, col: Tensor, x: Tensor, weight: Tensor, att_src: Tensor, at
     source, target = (hidden * att_src).sum(-1), (hidden * att_dst).sum(-1)
     logits = reference.additive_logits(row, col, source, target, None, 0.2)
     return reference.attention(row, col, hidden, logits, x.shape[0]).flatten(1) + bias
+
+
+def gatv2(
+    row: Tensor,
+    col: Tensor,
+    x: Tensor,
+    att: Tensor,
+    bias: Tensor,
+    source: Tensor,
+    source_bias: Tensor,
+    target: Tensor,
+    target_bias: Tensor,
+) -> Tensor:
+    """Brody et al. 2022, equation 7, heads concatenated."""
+    shape = (x.shape[0], *att.shape[1:])
+    left, right = linear(x, source, source_bias).view(shape), linear(x, target, target_bias).view(shape)
+    logits = reference.gatv2_logits(row, col, left, right, att, None, 0.2)
+    return reference.attention(row, col, left, logits, x.shape[0]).flatten(1) + bias
+
+
+def sage(row: Tensor, col: Tensor, x: Tensor, weight: Tensor, bias: Tensor, root: Tensor) -> Tensor:
+    """Hamilton et al. 2017, the mean aggregator, with a map of its own for the node itself."""
+    degree = torch.bincount(row, minlength=x.shape[0]).double()
+    mean = reference.spmm(row, col, x, 1 / degree[row], x.shape[0])
+    return linear(mean, weight, bias) + linear(x, root)
 
 
 def agnn(row: Tensor, col: Tensor, x: Tensor, beta: Tensor) -> Tensor:

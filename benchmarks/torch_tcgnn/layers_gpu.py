@@ -5,21 +5,18 @@ Ours is the drop-in layer, whose graph is translated once. PyG's layers run on `
 normalised beforehand. Without further libraries PyG has no other way for the attention layers.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch_tcgnn as tcg
 from torch_tcgnn import nn as ours_nn
 
-from benchmarks.case import Case, Run, Runner
+from benchmarks.case import Case, Run
 from benchmarks.torch_tcgnn.gpu_tasks import make_task, tags_of
 from benchmarks.torch_tcgnn.layer_steps import (
-    Formula,
+    Kind,
     Layer,
     agnn,
-    draw_layer,
     gat,
     gcn,
     off_the_kink,
@@ -35,36 +32,12 @@ QUICK = ("artist-like",)
 HEADS, DIM, AGNN_DIM = 8, 16, 32
 WIDTH = HEADS * DIM
 
-__all__ = ["KINDS", "Kind", "cases", "make_layer", "ours", "pyg"]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A layer: shapes of its parameters, our module, PyG's contenders, its formula.
-
-    Attributes:
-        dims: input and output width.
-        label: the dimensions as names of cases have them.
-        modules: ``modules(namespace)`` gives the layer of our or PyG's ``nn``.
-        further: other ways of running PyG's layer.
-        loops: whether the layer adds self loops.
-        kernel: which kernel ours runs, where the package can say.
-    """
-
-    dims: tuple[int, int]
-    label: str
-    shapes: Mapping[str, tuple[int, ...]]
-    modules: Callable[[object], torch.nn.Module]
-    formula: Formula
-    further: Mapping[str, Runner]
-    loops: bool = True
-    kernel: str | Callable[[Layer], str] = ""
+__all__ = ["KINDS", "cases", "make_layer", "ours", "pyg"]
 
 
 def make_layer(kind: Kind, graph: str, device: torch.device) -> Layer:
     """The inputs of a case."""
-    layer = draw_layer(make_task(graph, kind.dims[0], device), kind.shapes, kind.dims[1])
-    return off_the_kink(layer) if "att_src" in kind.shapes else layer
+    return kind.draw(make_task(graph, kind.dims[0], device))
 
 
 def ours(kind: Kind, layer: Layer) -> Run:
@@ -118,7 +91,7 @@ KINDS = {
         shapes={"lin.weight": (WIDTH, WIDTH), "att_src": _ATTENTION, "att_dst": _ATTENTION, "bias": (WIDTH,)},
         modules=lambda nn: nn.GATConv(WIDTH, DIM, HEADS),
         formula=gat,
-        further={},
+        adjust=off_the_kink,
     ),
     "agnn-step": Kind(
         dims=(AGNN_DIM, AGNN_DIM),
@@ -126,7 +99,6 @@ KINDS = {
         shapes={"beta": (1,)},
         modules=lambda nn: nn.AGNNConv(),
         formula=agnn,
-        further={},
     ),
     "transformer-step": Kind(
         dims=(WIDTH, WIDTH),
@@ -134,7 +106,6 @@ KINDS = {
         shapes={f"lin_{role}.weight": (WIDTH, WIDTH) for role in ("key", "query", "value", "skip")},
         modules=lambda nn: nn.TransformerConv(WIDTH, DIM, HEADS, bias=False),  # a key bias has no gradient to compare
         formula=transformer(HEADS),
-        further={},
         loops=False,
     ),
 }

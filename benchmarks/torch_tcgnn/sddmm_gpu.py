@@ -6,11 +6,10 @@ Work: 2·E·F operations; bytes of the int32 CSR, both operands and the result, 
 from functools import partial
 
 import torch_tcgnn as tcg
-from torch_tcgnn.adjacency import Adjacency
 from torch_tcgnn.kernels.choose import explain_sddmm
 
 from benchmarks.case import Case, Run
-from benchmarks.torch_tcgnn import oracle
+from benchmarks.torch_tcgnn import bounds, oracle
 from benchmarks.torch_tcgnn.gpu_peers import SDDMM
 from benchmarks.torch_tcgnn.gpu_tasks import GRAPHS, QUICK, make_task, tags_of
 from benchmarks.torch_tcgnn.spmm_gpu import translate
@@ -27,7 +26,7 @@ def _ours(task: Task) -> Run:
 
 
 def _kernel(task: Task) -> str:
-    return explain_sddmm(Adjacency.unpack(translate(task).operands()), task.x, task.y).kernel
+    return explain_sddmm(translate(task).prepared(task.x.dtype), task.x, task.y).kernel
 
 
 def _case(graph: str, dim: int) -> Case:
@@ -39,7 +38,7 @@ def _case(graph: str, dim: int) -> Case:
         ours=_ours,
         peers=SDDMM,
         reference=oracle.sddmm,
-        tolerance=1e-4,
+        tolerance=bounds.sddmm,
         flops=lambda task: 2 * task.num_edges * task.x.shape[1],
         bytes=lambda task: task.index_bytes + 4 * (2 * task.x.numel() + task.num_edges),
         bound="memory",

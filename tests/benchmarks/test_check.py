@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.check import relative_error
+from benchmarks.check import bound_share, relative_error
 
 
 def test_equal_outputs_have_no_error():
@@ -47,3 +47,25 @@ def test_nan_and_inf_in_the_same_places_are_equal():
 def test_a_runner_that_returns_no_tensor_is_an_error():
     with pytest.raises(TypeError, match="got float"):
         relative_error([1.0], [torch.tensor(1.0)])
+
+
+def test_share_is_of_each_elements_own_bound():
+    reference = torch.tensor([1.0, 100.0])
+    bound = torch.tensor([0.5, 50.0])
+    assert bound_share(torch.tensor([1.25, 101.0]), reference, bound) == pytest.approx(0.5)
+    assert bound_share(torch.tensor([1.0, 160.0]), reference, bound) == pytest.approx(1.2)
+
+
+def test_a_bound_of_zero_allows_equality_alone():
+    reference, bound = torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0])
+    assert bound_share(torch.tensor([0.0, 1.5]), reference, bound) == pytest.approx(0.5)
+    assert bound_share(torch.tensor([1e-30, 1.0]), reference, bound) == float("inf")
+
+
+def test_nan_is_no_small_share():
+    assert bound_share(torch.tensor([float("nan")]), torch.tensor([1.0]), torch.tensor([1.0])) == float("inf")
+
+
+def test_a_bound_of_another_shape_is_an_error():
+    with pytest.raises(ValueError, match=r"bound has shapes \[\(2, 1\)\]"):
+        bound_share(torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(2, 1))

@@ -110,6 +110,28 @@ def test_a_peer_of_lower_precision_is_held_to_its_own_tolerance(toy_case, ceilin
     assert result.peers_rel_err["half"] > 1e-5
 
 
+def test_everyone_is_held_to_the_bound_of_each_element(toy_case, ceilings):
+    off = torch.zeros(64)
+    off[3] = 0.5
+    peers = {"near": lambda x: lambda: x.sum(1) + off, "far": lambda x: lambda: x.sum(1) + 3 * off}
+    bound = torch.full((64,), 1e-4)
+    bound[3] = 1.0
+    case = toy_case(peers=peers, tolerance=lambda x: bound)
+    result = run_case(case, CPU, CpuClock(), ceilings, rounds=10)
+    assert result.bound_share["near"] == pytest.approx(0.5, rel=1e-3)
+    assert result.bound_share["ours"] < 1
+    assert result.peers_skipped["far"].startswith("ValueError: differs from the reference: 1.5 times what is allowed")
+    with pytest.raises(Refused, match=r"1\.5 times what is allowed"):
+        run_case(toy_case(ours=peers["far"], tolerance=lambda x: bound), CPU, CpuClock(), ceilings, rounds=10)
+
+
+def test_a_bound_is_computed_once_for_all(toy_case, ceilings):
+    asked = []
+    case = toy_case(tolerance=lambda x: asked.append(1) or torch.full((64,), 1e-3))
+    run_case(case, CPU, CpuClock(), ceilings, rounds=10)
+    assert len(asked) == 1
+
+
 def test_without_leaves_a_peer_out_and_says_so(toy_case, ceilings):
     result = run_case(toy_case(), CPU, CpuClock(), ceilings, rounds=10, without=["matmul"])
     assert result.peers_ms == {}
@@ -140,6 +162,11 @@ def test_facts_carry_mean_and_deviation_over_seeds():
     )
     result = measure_fact(fact, CPU)
     assert (result.value, result.mean, result.std, result.met) == (81.0, 81.0, 1.0, True)
+
+
+def test_a_target_may_be_a_reach_around_a_value():
+    reached = [meets(value, "within 0.5 of 2") for value in (1.4, 1.5, 2.0, 2.5, 2.6)]
+    assert reached == [False, True, True, True, False]
 
 
 def test_a_target_that_cannot_be_read_is_an_error():

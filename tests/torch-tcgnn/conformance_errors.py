@@ -62,6 +62,9 @@ def _graphs_and_functions() -> list[BadInputCase]:
         wrong("spmm", lambda: tcg.spmm(g, x.long()), TypeError, "x", "torch.int64"),
         wrong("spmm", lambda: tcg.spmm(g, x, reduce="median"), ValueError, "reduce", "'median'"),
         wrong("spmm", lambda: tcg.spmm(g, x, precision="fp8"), ValueError, "precision", "'fp8'"),
+        wrong("spmm", lambda: tcg.spmm(g, x.half(), out_dtype=torch.float64), ValueError, "out_dtype", "torch.float64"),
+        wrong("spmm", lambda: tcg.spmm(g, x, node_dim=-1), ValueError, "node_dim", "-1"),
+        wrong("spmm", lambda: tcg.spmm(g, torch.ones(3, 4, 2), node_dim=-2), ValueError, "x", "(3, 4, 2)"),
         wrong("spmm", lambda: tcg.spmm(g, x, torch.ones(4)), ValueError, "weight", "(4,)"),
         wrong("spmm", lambda: tcg.spmm(g, x, torch.ones(3, 2)), ValueError, "weight", "(3, 2)"),
         wrong("sddmm", lambda: tcg.sddmm(g, x, torch.ones(3, 5)), ValueError, "b", "(3, 5)"),
@@ -114,7 +117,15 @@ def _layers() -> list[BadInputCase]:
         x, _, *rest = case.inputs
         return lambda: case.factory()(x, "cora", *rest)
 
-    return [wrong(type(case.factory()).__name__, on_a_name(case), TypeError, "edge_index", "str") for case in modules()]
+    def with_a_wrong_option(layer: torch.nn.Module) -> Callable[[], Any]:
+        needed = {"GINConv": (torch.nn.Identity(),), "GINEConv": (torch.nn.Identity(),), "AGNNConv": ()}
+        return lambda: type(layer)(*needed.get(type(layer).__name__, (2, 2)), aggr="foo")
+
+    layers = {type(case.factory()).__name__: case.factory() for case in modules()}
+    return [
+        *(wrong(type(case.factory()).__name__, on_a_name(case), TypeError, "edge_index", "str") for case in modules()),
+        *(wrong(name, with_a_wrong_option(layer), ValueError, "aggr", "'foo'") for name, layer in layers.items()),
+    ]
 
 
 def _formats() -> list[BadInputCase]:
@@ -162,6 +173,7 @@ def _generators() -> list[BadInputCase]:
         wrong("generate", lambda: data.generate("ppi", scale=-1.0), ValueError, "scale", "-1.0"),
         wrong("generate", lambda: data.generate("ppi", features="few"), ValueError, "features", "'few'"),
         wrong("digits", lambda: data.digits(k=0), ValueError, "k", "got 0"),
+        wrong("undirected", lambda: data.undirected(edge_index, 1), ValueError, "edge_index", "node 1"),
         wrong("load", lambda: data.load("atlantis"), ValueError, "name", "'atlantis'"),
     ]
 
@@ -189,7 +201,9 @@ def _files() -> list[BadInputCase]:
         wrong("mtx", on("hello\n", data.mtx), ValueError, "graph.txt", "'hello'"),
         wrong("mtx", on(header + "2 3 1\n1 1\n", data.mtx), ValueError, "graph.txt", "2 x 3"),
         wrong("mtx", on("", lambda path: data.mtx(path, edges="some")), ValueError, "edges", "'some'"),
-        wrong("edge_list", on("0,1\n-4,1\n", data.edge_list), ValueError, "graph.txt", "-4"),
+        wrong("mtx", on(header + "2 2 1\n1 x\n", data.mtx), ValueError, "graph.txt", "line 3", "'1 x'"),
+        wrong("edge_list", on("0,1\n-4,1\n", data.edge_list), ValueError, "graph.txt", "line 2", "-4"),
+        wrong("edge_list", on("0,1\n4;1\n", data.edge_list), ValueError, "graph.txt", "line 2", "'4;1'"),
         wrong("npz", on("", lambda path: data.npz(path, features="few")), ValueError, "features", "'few'"),
         wrong("planetoid", lambda: data.planetoid("atlantis"), ValueError, "name", "'atlantis'"),
         wrong(
@@ -208,7 +222,10 @@ def _training() -> list[BadInputCase]:
     return [
         wrong("TCGNNAccelerator", lambda: accelerator(precision="fp8"), ValueError, "precision", "'fp8'"),
         wrong("GraphStatsMonitor", lambda: monitor(every_n_batches=0), ValueError, "every_n_batches", "got 0"),
+        wrong("NodeClassifier", lambda: classifier("GCN", num_classes=2), TypeError, "model", "str"),
         wrong("NodeClassifier", lambda: classifier(layer, num_classes=1), ValueError, "num_classes", "got 1"),
+        wrong("NodeClassifier", lambda: classifier(layer, num_classes=2, lr="fast"), TypeError, "lr", "'fast'"),
+        wrong("FullGraph", lambda: tcl.FullGraph(3), TypeError, "data", "int"),
         wrong("NodeClassifier", lambda: classifier(layer, num_classes=2, lr=-1.0), ValueError, "lr", "-1.0"),
         wrong(
             "NodeClassifier",
@@ -230,6 +247,10 @@ def _adoption() -> list[BadInputCase]:
     return [
         wrong("accelerate", lambda: tcg.accelerate(model, precision="fp8"), ValueError, "precision", "'fp8'"),
         wrong("accelerate", lambda: tcg.accelerate(model, layers=["head"]), ValueError, "layers", "'head'"),
+        wrong("accelerate", lambda: tcg.accelerate(model, layers="head"), TypeError, "layers", "'head'"),
+        wrong("accelerate", lambda: tcg.accelerate("model"), TypeError, "model", "str"),
+        wrong("restore", lambda: tcg.restore("model"), TypeError, "model", "str"),
+        wrong("report", lambda: tcg.report(None), TypeError, "model", "NoneType"),
         wrong("ToTCGraph", lambda: transforms.ToTCGraph()(no_edges), ValueError, "data", "x=[2, 3]"),
         wrong("TCGraphCache", lambda: tcg.TCGraphCache(max_graphs=0), ValueError, "max_graphs", "got 0"),
         wrong("TCGraphCache", lambda: tcg.TCGraphCache(max_bytes=-3), ValueError, "max_bytes", "got -3"),

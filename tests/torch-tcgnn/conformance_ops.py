@@ -65,16 +65,17 @@ def ops() -> dict[str, list[OpCase]]:
 
 
 def _spmm() -> list[OpCase]:
-    def case(label, sizes, x, weight, dtype=torch.float32, layout="randn", grad=False):
+    def case(label, sizes, x, weight, dtype=torch.float32, layout="randn", grad=False, out_dtype=None):
         g = Graph(*sizes)
         x = getattr(g, layout)(g.sources, *x, dtype=dtype)
         weight = None if weight is None else g.randn(g.edges, *weight, dtype=dtype)
 
-        def meaning(adj, adj_t, x, weight, precision):
+        def meaning(adj, adj_t, x, weight, precision, out_dtype):
             return reference.spmm(g.row, g.col, *_wide(x, weight), g.targets)
 
         at = () if not grad else (2,) if weight is None else (2, 3)
-        return _case(label, (g.adj, g.adj_t, x, weight, "ieee"), meaning, dtype, at)
+        args = g.adj, g.adj_t, x, weight, "ieee", out_dtype
+        return _case(f"{label} as {out_dtype}" if out_dtype else label, args, meaning, out_dtype or dtype, at)
 
     return [
         case("weighted", ODD, (3,), (), grad=True),
@@ -88,6 +89,9 @@ def _spmm() -> list[OpCase]:
         case("weighted", ODD, (17,), (), torch.float64),
         case("weighted", ODD, (17,), (), torch.float16),
         case("three heads", ODD, (3, 5), (3,), torch.bfloat16),
+        case("float16", ODD, (17,), None, torch.float16, out_dtype=torch.float32),
+        case("bfloat16, three heads", ODD, (3, 5), (3,), torch.bfloat16, out_dtype=torch.float32),
+        case("float16, no edges", EMPTY, (3,), (), torch.float16, out_dtype=torch.float32),
     ]
 
 

@@ -175,7 +175,7 @@ def test_only_named_layers_are_replaced():
     m = accelerated(layers=["convs.1"])
     assert [row.accelerated for row in tcg.report(m)] == [False, True]
     assert all(row.accelerated for row in tcg.report(accelerated(layers=["GATConv"])))
-    with pytest.raises(ValueError, match=r"'convs\.7' is neither a module of the model"):
+    with pytest.raises(ValueError, match=r"layers: 'convs\.7' is neither the name nor the class of a PyG layer"):
         accelerated(layers=["convs.7"])
     with pytest.raises(NotImplementedError, match="no accelerated form of PNAConv"):
         accelerated("PNA", layers=["PNAConv"])

@@ -27,6 +27,21 @@ def random_graph(sources: int, targets: int, edges: int, seed: int = 0) -> tcg.T
     return tcg.TCGraph.from_edge_index(torch.stack([col, row]).cuda(), (sources, targets))
 
 
+def hubs(nodes: int, hub: int = 5) -> tcg.TCGraph:
+    """A node that every node is a source and a target of, and a ring: one row and one column of many pieces."""
+    everyone = torch.arange(nodes)
+    centre = torch.full_like(everyone, hub)
+    edge_index = torch.stack([torch.cat([everyone, centre, everyone.roll(1)]), torch.cat([centre, everyone, everyone])])
+    return tcg.TCGraph.from_edge_index(edge_index.cuda(), nodes)
+
+
+def some_graph(kind: str) -> tcg.TCGraph:
+    g = hubs(2_000) if kind == "hubs" else random_graph(301, 203, 3_001)
+    assert g.prepared().plan.cut_rows.shape[0] > 0
+    assert (g.t().prepared().plan.cut_rows.shape[0] > 0) == (kind == "hubs")
+    return g
+
+
 def operands(form: str, g: tcg.TCGraph, heads: int, width: int, edge: bool, dtype: torch.dtype) -> list[Tensor | None]:
     rng = torch.Generator("cuda").manual_seed(7)
     k, m, e, node = g.num_cols, g.num_rows, g.num_edges, (heads, width)
@@ -161,6 +176,33 @@ def test_a_million_edges_at_one_target() -> None:
     assert_close(attend("gat", g, [h, src, dst, None])[0].double(), want, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-8), (torch.float32, 2e-3)])
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_at_a_target_and_a_source_of_a_million_edges(form: str, dtype: torch.dtype, tolerance: float) -> None:
+    check_hub(form, hubs(1_000_000), 2, 4, False, dtype, tolerance)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-8), (torch.float32, 2e-3), (torch.float16, 2e-2)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_hub_whose_edges_have_operands(form: str, dtype: torch.dtype, tolerance: float) -> None:
+    check_hub(form, hubs(200_000), 3, 9, True, dtype, tolerance)
+
+
+def check_hub(
+    form: str, g: tcg.TCGraph, heads: int, width: int, edge: bool, dtype: torch.dtype, tolerance: float
+) -> None:
+    ours = leaves(operands(form, g, heads, width, edge, dtype))
+    theirs = leaves(ours, torch.float64)
+    out, want = attend(form, g, ours), expected(form, g, theirs)
+    close(out, want, tolerance)
+    upstream = torch.randn(out.shape, generator=torch.Generator("cuda").manual_seed(1), device="cuda", dtype=dtype)
+    got = torch.autograd.grad(out, [t for t in ours if t is not None], upstream)
+    truth = torch.autograd.grad(want, [t for t in theirs if t is not None], upstream.double())
+    for a, b in zip(got, truth, strict=True):
+        close(a[5:6], b[5:6], tolerance)  # the hub's own, larger than the others'
+        close(a, b, tolerance)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("sources, targets, pairs", [(4, 3, 0), (0, 0, 0), (1, 1, 1)])
 def test_odd_graphs(form: str, sources: int, targets: int, pairs: int) -> None:
@@ -169,9 +211,10 @@ def test_odd_graphs(form: str, sources: int, targets: int, pairs: int) -> None:
     check(form, g, 2, 3, True, torch.float32)
 
 
+@pytest.mark.parametrize("kind", ["random", "hubs"])
 @pytest.mark.parametrize("form", FORMS)
-def test_two_runs_agree_bit_for_bit(form: str) -> None:
-    g = random_graph(301, 203, 20_001)
+def test_two_runs_agree_bit_for_bit(form: str, kind: str) -> None:
+    g = some_graph(kind)
 
     def run() -> list[Tensor]:
         tensors = leaves(operands(form, g, 8, 16, True, torch.float32))
@@ -181,31 +224,49 @@ def test_two_runs_agree_bit_for_bit(form: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
 
 
-def test_nothing_of_the_size_of_the_edges_is_kept() -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_of_the_size_of_the_edges_is_kept(form: str) -> None:
     g = random_graph(4_000, 4_000, 2_000_000)
     g.t().operands()
     heads, width = 8, 16
-    tensors = leaves(operands("gat", g, heads, width, False, torch.float32))
-    attend("gat", g, tensors).sum().backward()
+    tensors = leaves(operands(form, g, heads, width, False, torch.float32))
+    attend(form, g, tensors).sum().backward()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    attend("gat", g, tensors).sum().backward()
+    attend(form, g, tensors).sum().backward()
     node_bytes = 4 * 4_000 * heads * width
-    assert torch.cuda.max_memory_allocated() - before < 12 * node_bytes
+    assert torch.cuda.max_memory_allocated() - before < 12 * node_bytes  # edges: 500 node_bytes for [E, H, F]
 
 
+@pytest.mark.parametrize("edge", [False, True])
+@pytest.mark.parametrize("heads, width", [(1, 1), (3, 17), (8, 16), (1, 129)])
+@pytest.mark.parametrize("kind", ["random", "hubs"])
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_beside_results_and_gradients_stays_untouched(
+    form: str, kind: str, heads: int, width: int, edge: bool, guarded: Callable[[], None]
+) -> None:
+    g = some_graph(kind)
+    tensors = leaves(operands(form, g, heads, width, edge, torch.float32))
+    out = attend(form, g, tensors)
+    upstream = torch.ones_like(out)
+    for t in (out, *torch.autograd.grad(out, [t for t in tensors if t is not None], upstream)):
+        assert t.isfinite().all()  # each element was written
+    guarded()
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", ["attend", "step"])
-def test_captured_in_a_cuda_graph(call: str) -> None:
-    g = random_graph(301, 203, 3_001)
-    g.t().operands()
-    tensors = leaves(operands("gat", g, 4, 8, False, torch.float32))
+@pytest.mark.parametrize("kind, dtype", [("random", torch.float32), ("hubs", torch.float32), ("hubs", torch.float64)])
+def test_captured_in_a_cuda_graph(kind: str, dtype: torch.dtype, call: str, form: str) -> None:
+    g = some_graph(kind)
+    tensors = leaves(operands(form, g, 4, 8, False, dtype))
 
     def attend_once() -> Tensor:
-        return attend("gat", g, tensors).detach()
+        return attend(form, g, tensors).detach()
 
     def step() -> Tensor:
-        out = attend("gat", g, tensors)
+        out = attend(form, g, tensors)
         return torch.cat([t.flatten() for t in torch.autograd.grad(out.sum(), tensors[:3])])
 
     body: Callable[[], Tensor] = attend_once if call == "attend" else step

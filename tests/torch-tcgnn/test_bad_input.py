@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 import torch_tcgnn as tcg
+from torch_tcgnn.cost import paths_on
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 1]])
 GRAPH = tcg.TCGraph.from_edge_index(EDGES, 3)
@@ -30,7 +31,7 @@ GRAPH_ERRORS = [
     (edges(EDGES, 2), ValueError, "edge_index holds node 2 in edge 2 (2, 1), but ids must lie in [0, 2)"),
     (edges(EDGES, (3, 2)), ValueError, "edge_index holds node 2 in edge 1 (1, 2), but ids must lie in [0, 2)"),
     (edges(EDGES, 0), ValueError, "edge_index holds node 0 in edge 0 (0, 1), but ids must lie in [0, 0)"),
-    (edges(EDGES - 1), ValueError, "edge_index holds node -1 in edge 0 (-1, 0), but ids must lie in [0, 2)"),
+    (edges(EDGES - 1), ValueError, "edge_index holds node -1 in edge 0 (-1, 0), but ids must lie in [0, 2147483647)"),
     (edges(EDGES.int() - 1, 3), ValueError, "edge_index holds node -1 in edge 0 (-1, 0), but ids must lie in [0, 3)"),
     (edges(EDGES, -1), ValueError, "num_nodes must lie in [0, 2**31) (ids are int32), got -1"),
     (edges(EDGES, (3, 2**31)), ValueError, "num_nodes must lie in [0, 2**31) (ids are int32), got 2147483648"),
@@ -148,3 +149,27 @@ def test_operands_that_are_no_tensors(call):
     graph = tcg.TCGraph.from_edge_index(torch.tensor([[0], [0]]), 1)
     with pytest.raises(TypeError, match=r"(x|values) must be a Tensor, got (list|NoneType)"):
         call(graph)
+
+
+def test_tensor_cores_asked_for_on_a_cpu_say_which_path_to_use():
+    graph = tcg.TCGraph.from_edge_index(EDGES, 3, path="tc")
+    for call in (lambda: tcg.spmm(graph, X), lambda: tcg.sddmm(graph, X, X)):
+        with pytest.raises(RuntimeError, match=r"path='tc' needs a GPU of .* 8\.0 .*, got cpu: use path='auto'"):
+            call()
+
+
+def test_tensor_cores_asked_for_on_an_old_gpu_say_which_path_to_use(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    device = torch.device("cuda", 0)
+    with pytest.raises(RuntimeError, match=r"path='tc' needs a GPU of .* 8\.0 .*, got cuda:0: use path='auto'"):
+        paths_on("tc", device)
+    assert paths_on("auto", device) == ("cuda",)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layer", [tcg.nn.GCNConv, tcg.nn.SAGEConv, tcg.nn.GATConv, tcg.nn.TransformerConv])
+def test_edges_and_features_of_a_layer_on_two_devices_are_both_named(layer):
+    with pytest.raises(ValueError, match=r"is on cuda:0, but the graph is on cpu"):
+        layer(2, 2).cuda()(X.cuda(), EDGES)
+    with pytest.raises(ValueError, match=r"x.* is on cuda:0, but the layer is on cpu"):
+        layer(2, 2)(X.cuda(), EDGES.cuda())

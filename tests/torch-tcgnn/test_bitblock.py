@@ -39,7 +39,7 @@ def dense_by_bits(blocks: bitblock.BitBlocks, num_rows: int, num_cols: int, slot
                     row = int(blocks.row_order[place]) if blocks.row_order.numel() else place
                     column = int(blocks.block_col[block, condensed])
                     assert column >= 0, "a filled place in a padded column"
-                    matrix[row, column] = 1.0 if slot_values is None else float(slot_values[slot])
+                    matrix[row, column] += 1.0 if slot_values is None else float(slot_values[slot])
                     seen.append(slot)
                     slot += 1
             assert slot == int(blocks.block_slot[block + 1])
@@ -137,11 +137,11 @@ def test_a_full_block_sets_every_bit():
     assert bitblock.build(adjacency.rowptr, adjacency.col, 8, height=16).block_mask.tolist() == [[-1, -1]]
 
 
-@pytest.mark.parametrize("max_blocks", [1, 2, 5, 32])
+@pytest.mark.parametrize("max_blocks", [1, 2, 5, 32, 40])
 def test_work_items_cover_every_block_once_and_every_window(max_blocks):
     length = torch.tensor([0, 1, 7, 2, 0, 40, 5, 3])
     win_ptr = bitblock.exclusive_scan(length)
-    items, splits, partial_window = bitblock.work_list(win_ptr, max_blocks)
+    items, splits, partial_window = bitblock.work_list(win_ptr, max_blocks, torch.ones(8, dtype=torch.bool))
     covered = sorted(block for _, begin, end, _ in items.tolist() for block in range(begin, end))
     assert covered == list(range(int(length.sum())))
     assert {window for window, *_ in items.tolist()} == set(range(8))
@@ -158,6 +158,42 @@ def test_work_items_cover_every_block_once_and_every_window(max_blocks):
         begins = [by_partial[p][1] for p in range(first, last)]
         assert [by_partial[p][0] for p in range(first, last)] == [window] * (last - first)
         assert begins == sorted(begins), "pieces are summed in the order of their blocks"
+
+
+@pytest.mark.parametrize("reordered", [False, True])
+@pytest.mark.parametrize("height", [8, 16])
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_chosen_windows_get_the_blocks_they_have_among_all(duplicates, height, reordered):
+    row, col, adjacency = random_entries(90, 40, 700 if duplicates else 150)
+    if not duplicates:
+        row, col = torch.stack([row, col], dim=1).unique(dim=0).unbind(1)
+        adjacency = compress(row, col, 90, 40)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(1)) if reordered else None
+    seen = []
+
+    def every_third(entries, blocks):
+        seen.append((entries, blocks))
+        return torch.arange(entries.shape[0]) % 3 == 1
+
+    whole = bitblock.build(adjacency.rowptr, adjacency.col, 40, height=height, row_order=order)
+    some = bitblock.build(adjacency.rowptr, adjacency.col, 40, height=height, row_order=order, select=every_third)
+    ((entries, blocks),) = seen
+    assert torch.equal(blocks, whole.win_ptr.diff())
+    assert entries.sum() == adjacency.num_edges
+    places = torch.arange(90) if order is None else order
+    chosen = torch.arange(-(-90 // height)) % 3 == 1
+    assert torch.equal(some.windows, chosen)
+    lengths = adjacency.rowptr.diff()[places]
+    assert entries.tolist() == [int(part.sum()) for part in lengths.split(height)]
+    rows = places[chosen.repeat_interleave(height)[:90]]
+    kept = torch.isin(adjacency.rows(), rows)
+    assert torch.equal(some.slot_entry.sort()[0].long(), kept.nonzero().view(-1))
+    weight = torch.arange(1.0, adjacency.num_edges + 1, dtype=torch.float64)
+    matrix = dense_by_bits(some, 90, 40, some.slot_values(weight))
+    expected = dense_by_bits(whole, 90, 40, whole.slot_values(weight))
+    others = torch.ones(90, dtype=torch.bool).index_fill(0, rows, False)
+    assert torch.equal(matrix, expected.masked_fill(others[:, None], 0.0))
+    assert torch.equal(some.block_col, whole.block_col[chosen.repeat_interleave(blocks)])
 
 
 def test_wide_keys_translate_like_narrow_ones():
@@ -201,7 +237,7 @@ def test_stats_are_those_of_the_blocks():
     distinct = set(zip(row.tolist(), col.tolist()))
     vectors = {(r // 8, c) for r, c in distinct}
     per_window = [-(-sum(w == window for w, _ in vectors) // 8) for window in range(7)]
-    assert (stats.nnz, stats.vectors, stats.blocks) == (len(distinct), len(vectors), sum(per_window))
+    assert (stats.nnz, stats.v8, stats.blocks) == (len(distinct), len(vectors), sum(per_window))
     assert stats.max_window == max(per_window)
     assert stats.reuse == len(distinct) / len(vectors)
     assert stats.density == len(distinct) / (64 * sum(per_window))

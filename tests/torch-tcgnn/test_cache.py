@@ -83,7 +83,7 @@ def test_reused_address_is_never_a_hit(cache):
 def test_address_with_a_dead_reference_is_a_miss(cache):
     edge_index = ring()
     cache.graph(edge_index, 4)
-    (key, entry), = cache._entries.items()
+    ((key, entry),) = cache._entries.items()
     other = ring()
     forged = type(entry)((weakref.ref(other),), entry.prints, "stale")
     cache._entries[key] = forged

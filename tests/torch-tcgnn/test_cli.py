@@ -1,14 +1,14 @@
 """The command line: what it prints, what it stores, what it refuses."""
 
-import functools
 import json
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch_tcgnn import cost, data
+from torch_tcgnn import cost, data, tiling, tune_tilings
 from torch_tcgnn import tune as procedure
 from torch_tcgnn.cli import main
 from torch_tcgnn.cli.progress import track
@@ -17,16 +17,19 @@ from torch_tcgnn.inspect import degrees, inspect
 from torch_tcgnn.tune import Sample, fit, judge
 
 GPU = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 PREFERS_BLOCKS = Rates(blocks=Rate(1.0, 0.0, 0.0, 0.0), rows=Rate(1000.0, 0.0, 0.0, 0.0))
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache folder, and no rates remembered from another one."""
+    """An empty cache folder, and neither rates nor tilings remembered from another one."""
     monkeypatch.setenv("TORCH_TCGNN_CACHE", str(tmp_path / "cache"))
     cost.forget_rates()
+    tiling.forget_tilings()
     yield tmp_path / "cache"
     cost.forget_rates()
+    tiling.forget_tilings()
 
 
 @pytest.fixture
@@ -149,6 +152,26 @@ def test_inspect_predicts_by_the_shipped_rates_without_a_gpu(cache):
         "cuda": SM90.rows.predict_us(32, 224, 64),
         "tc/none": SM90.blocks.predict_us(4, 4, 64),
     }
+
+
+def test_inspect_says_which_orders_pay(tmp_path, capsys):
+    """Cliques with scattered ids: nothing to share as they are, whole windows where signatures bring them together."""
+    nodes = torch.randperm(720, generator=torch.Generator().manual_seed(0)).tolist()
+    path = tmp_path / "cliques.txt"
+    cliques = [nodes[start : start + 8] for start in range(0, 720, 8)]
+    path.write_text("".join(f"{a} {b}\n" for clique in cliques for a in clique for b in clique))
+    out = tmp_path / "inspect.json"
+    orders = ["none", "degree", "lsh", "community"]
+    assert main(["inspect", str(path), "--device", "cpu", "--reorder", *orders, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["used"] == ["lsh", "community"]
+    assert found["windows"]["none"]["reuse"] < 1.5
+    assert found["windows"]["lsh"]["reuse"] == 8.0
+    assert found["windows"]["community"]["v16"] == 720
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["order"][-1] == "used"
+    assert [lines[name][-1] for name in orders[1:]] == ["no", "yes", "yes"]
+    assert lines["lsh"][4:8] == ["8.00", "8.00", "100", "%"]
 
 
 def test_inspect_goes_on_without_scipy(monkeypatch, tmp_path, capsys):
@@ -277,18 +300,26 @@ def test_tune_on_a_cpu_says_why_not(capsys):
 def test_tune_stores_rates_of_this_gpu(cache, monkeypatch, capsys):
     few = dict(list(procedure.GRAPHS.items())[:4])
     monkeypatch.setattr(procedure, "GRAPHS", few)
+    monkeypatch.setattr(tune_tilings, "GRAPHS", few)
     assert main(["tune", "--dtypes", "float32", "--widths", "16", "64"]) == 0
     assert (torch.cuda.get_device_name(), "float32") in cost.fitted_rates()
     assert cost.rates_on(GPU, torch.float32) != SM90
-    assert "picks the faster path" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "picks the faster path" in text
+    assert "tilings: of " in text
+    assert tiling.stored_tilings()[torch.cuda.get_device_name()]["rows"]
 
 
 @pytest.mark.gpu
 def test_inspect_and_bench_measure_both_paths_on_a_gpu(tmp_path):
-    found = inspect(
-        data.sbm([32] * 100, 0.4, 1e-3), reorders=("none", "lsh"), widths=(32,), device="cuda", measure=True
-    )
-    assert set(found.times[0].measured_us) == {"cuda", "tc/none", "tc/lsh"}
+    graph = data.sbm([32] * 100, 0.4, 1e-3)
+    names = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0))
+    scattered = data.GraphData(edge_index=names[graph.edge_index], num_nodes=graph.num_nodes, name="scattered")
+    orders = ("none", "degree", "community")
+    found = inspect(scattered, reorders=orders, widths=(32,), device="cuda", measure=True)
+    assert found.used == ["community"]
+    assert set(found.times[0].measured_us) == {"cuda", "tc/none", "tc/community"}
+    assert set(found.times[0].predicted_us) == {"cuda", "tc/none", "tc/degree", "tc/community"}
     out = tmp_path / "bench.json"
     assert main(["bench", "--quick", "--json", str(out)]) == 0
     assert all(case["copy_fraction"] > 0 for case in json.loads(out.read_text())["cases"])
@@ -298,7 +329,11 @@ def test_inspect_and_bench_measure_both_paths_on_a_gpu(tmp_path):
 
 
 def test_stored_rates_change_the_decision(cache, named_gpu):
-    prefers_blocks = functools.partial(cost.prefer_blocks, rows=80_000, entries=160_000, blocks=40_000, row_bytes=512)
+    def prefers_blocks(device: torch.device = CPU, dtype: torch.dtype = torch.float32) -> bool:
+        rates, sizes = cost.rates_on(device, dtype), cost.Work(10_000, 40_000, rows=80_000, entries=160_000)
+        by_blocks, by_rows = replace(sizes, rows=0), replace(sizes, windows=0)
+        return rates.predict_us(by_blocks, 512) < rates.predict_us(by_rows, 512)
+
     assert not prefers_blocks(device=GPU)
     path = cost.store_rates("Imaginary 9000", {torch.float32: PREFERS_BLOCKS})
     assert path == cache / "rates.json"

@@ -149,7 +149,7 @@ def test_features_follow_the_preset():
     [
         (lambda: data.generate("facebook"), "name must be one of ppi, .*, got 'facebook'"),
         (lambda: data.generate("ppi", scale=0), "scale must be positive, got 0"),
-        (lambda: data.generate("ppi", scale=float("nan")), "scale must be positive, got nan"),
+        (lambda: data.generate("ppi", scale=float("nan")), "scale must be finite, got nan"),
         (lambda: data.generate("reddit", scale=0.001), "scale=0.001 leaves 233 nodes, too few for 114849 edges"),
         (lambda: data.generate("roadNet-CA", scale=0.001, features="normal"), "the papers give it no features"),
         (lambda: data.generate("ppi", features="ones"), "features must be one of 'none', 'normal', got 'ones'"),

@@ -51,7 +51,46 @@ def test_a_forced_path_is_what_runs(path):
 
 @pytest.mark.gpu
 def test_the_predicted_path_is_what_runs():
-    for graph in (data.sbm([256] * 100, 0.3, 0.0), data.grid_road(100_000, 280_000)):
-        g = tcg.TCGraph.from_edge_index(graph.edge_index.cuda(), graph.num_nodes)
-        found = tcg.explain(g, torch.ones(graph.num_nodes, 64, device="cuda"))
-        assert found.path == min(found.predicted_us, key=lambda path: found.predicted_us[path])
+    dense, sparse = data.sbm([256] * 100, 0.3, 0.0), data.grid_road(100_000, 280_000)
+    both = torch.cat([dense.edge_index, sparse.edge_index + dense.num_nodes], dim=1)
+    paths = []
+    for edge_index, num_nodes in (
+        (dense.edge_index, dense.num_nodes),
+        (sparse.edge_index, sparse.num_nodes),
+        (both, dense.num_nodes + sparse.num_nodes),
+    ):
+        g = tcg.TCGraph.from_edge_index(edge_index.cuda(), num_nodes)
+        found = tcg.explain(g, torch.ones(num_nodes, 128, device="cuda"))
+        predicted = found.predicted_us or {"cuda": 0.0}  # no window gains by tensor cores: no choice
+        assert found.path == min(predicted, key=predicted.__getitem__)
+        paths.append(found.path)
+    assert paths == ["tc", "cuda", "mixed"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_both_paths_together_are_right_forward_and_backward(dtype, weighted):
+    """A graph of which half is dense and half is not, edges in random order."""
+    dense, sparse = data.sbm([256] * 100, 0.3, 0.0), data.grid_road(100_000, 280_000)
+    n = dense.num_nodes + sparse.num_nodes
+    edges = torch.cat([dense.edge_index, sparse.edge_index + dense.num_nodes], dim=1)
+    edges = edges[:, torch.randperm(edges.shape[1], generator=torch.Generator().manual_seed(0))].cuda()
+    g = tcg.TCGraph.from_edge_index(edges, n)
+    rows = tcg.TCGraph.from_edge_index(edges, n, path="cuda")
+    adjacency = g.prepared(dtype)
+    if dtype == torch.float32:
+        assert adjacency.rest is not None
+        adjacency.decisions[dtype, torch.Size([64]), weighted, False] = ("mixed", "for this test")
+    results = []
+    for graph, to in ((g, dtype), (rows, torch.float64)):
+        generator = torch.Generator("cuda").manual_seed(1)
+        x = torch.randn(n, 64, device="cuda", generator=generator).to(dtype).to(to).requires_grad_()
+        w = torch.rand(g.num_edges, device="cuda", generator=generator).to(dtype).to(to).requires_grad_()
+        grad = torch.randn(n, 64, device="cuda", generator=generator).to(dtype).to(to)
+        out = tcg.spmm(graph, x, w if weighted else None)
+        out.backward(grad)
+        results.append((out, x.grad, *([w.grad] if weighted else [])))
+    for ours, exact in zip(*results):
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-3
+        assert float((ours.double() - exact).abs().max() / exact.abs().max()) < tolerance

@@ -140,8 +140,9 @@ def test_batch_gives_each_graphs_own_result_bit_for_bit():
     assert (batch.num_cols, batch.num_rows, batch.num_edges) == (15, 16, 45)
     alone = torch.cat([tcg.spmm(g, x) for g, x in zip(graphs, features)])
     assert torch.equal(tcg.spmm(batch, torch.cat(features)), alone)
-    edges = torch.cat([g.to_edge_index() + torch.tensor([[c], [r]]) for g, c, r in
-                       zip(graphs, (0, 5, 6, 13), (0, 4, 7, 14))], dim=1)
+    edges = torch.cat(
+        [g.to_edge_index() + torch.tensor([[c], [r]]) for g, c, r in zip(graphs, (0, 5, 6, 13), (0, 4, 7, 14))], dim=1
+    )
     assert torch.equal(batch.to_edge_index(), edges)
 
 

@@ -333,8 +333,8 @@ def test_the_monitor_logs_the_figures_of_the_graph(graph, tmp_path, translate):
     run.fit(classifier(), datamodule=FullGraph(graph, translate=translate))
     logged = {name: float(value) for name, value in run.callback_metrics.items() if name.startswith("graph/")}
     stats = tcg.TCGraph.from_edge_index(graph.edge_index, NODES).stats
-    for name, expected in (("reuse", stats.reuse), ("blocks", stats.blocks), ("density", stats.density)):
-        assert logged[f"graph/{name}"] == pytest.approx(expected)
+    for name in ("reuse", "tc_fraction", "blocks", "density"):
+        assert logged[f"graph/{name}"] == pytest.approx(getattr(stats, name))
     assert logged["graph/build_ms"] > 0
     assert logged["graph/bytes"] >= stats.num_bytes
     # In the last epoch's one training batch two layers look their graph up and build nothing.

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,6 +25,10 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1), requires_grad=True)
 
 
+def half(*shape: int) -> torch.Tensor:
+    return randn(*shape).detach().half().requires_grad_()
+
+
 def full_operands(g: tcg.TCGraph) -> list[torch.Tensor]:
     """Everything that a GPU's operands may hold."""
     a = g.adjacency
@@ -37,6 +42,7 @@ SAMPLES = {
     "spmm": lambda a, t: (ops.spmm, (a, t, randn(SOURCES, 3), None, "ieee")),
     "spmm [E]": lambda a, t: (ops.spmm, (a, t, randn(SOURCES, 3), randn(EDGES), "ieee")),
     "spmm [E, H]": lambda a, t: (ops.spmm, (a, t, randn(SOURCES, 2, 3), randn(EDGES, 2), "ieee")),
+    "spmm to float32": lambda a, t: (ops.spmm, (a, t, half(SOURCES, 3), half(EDGES), "ieee", torch.float32)),
     "spmm_extremum": lambda a, t: (ops.spmm_extremum, (a, randn(SOURCES, 3), randn(EDGES), True)),
     "sddmm": lambda a, t: (ops.sddmm, (a, t, randn(TARGETS, 2, 3), randn(SOURCES, 2, 3), "ieee")),
     "edge_softmax": lambda a, t: (ops.edge_softmax, (a, randn(EDGES, 2))),
@@ -61,13 +67,13 @@ def test_edge_softmax_of_strided_logits_is_contiguous_as_its_fake_kernel_says(in
     torch.library.opcheck(ops.edge_softmax.default, (g.operands(), logits), test_utils="test_faketensor")
 
 
-@pytest.mark.parametrize("plan", [False, True])
-@pytest.mark.parametrize("blocks", [False, True])
-def test_operand_lists_say_what_they_hold(plan, blocks):
+@pytest.mark.parametrize("parts", [(), ("plan",), ("blocks",), ("plan", "blocks"), ("plan", "blocks", "rest")])
+def test_operand_lists_say_what_they_hold(parts):
     a = GRAPH.adjacency
-    packed = Adjacency(a.rowptr, a.col, a.edge, plan_rows(a.rowptr) if plan else None, GRAPH.blocks if blocks else None)
+    have = {"plan": plan_rows(a.rowptr), "blocks": GRAPH.blocks, "rest": plan_rows(a.rowptr, rows=torch.tensor([1]))}
+    packed = replace(a, **{part: have[part] for part in parts})
     again = Adjacency.unpack(packed.tensors())
-    assert (again.plan is not None, again.blocks is not None) == (plan, blocks)
+    assert tuple(part for part in have if getattr(again, part) is not None) == parts
     assert all(s is t for s, t in zip(packed.tensors(), again.tensors(), strict=True))
 
 

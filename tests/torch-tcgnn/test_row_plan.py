@@ -61,3 +61,15 @@ def test_pieces_of_a_cut_row_lie_in_its_order(longest):
 
 def test_length_is_the_number_of_tensors():
     assert len(plan_rows(torch.tensor([0, 1])).tensors()) == RowPlan.LENGTH
+
+
+def test_a_plan_for_some_rows_is_the_plan_without_the_others():
+    lengths = LENGTHS["mixed"]
+    rowptr = exclusive_scan(torch.tensor(lengths))
+    rows = torch.tensor([9, 2, 5, 0, 7])
+    plan, whole = plan_rows(rowptr, longest=512, rows=rows), plan_rows(rowptr, longest=512)
+    assert plan.num_rows == len(rows)
+    assert whole.num_rows == len(lengths)
+    for part in ("pieces", "wide", "short"):
+        items = getattr(whole, part)
+        assert sorted(getattr(plan, part).tolist()) == sorted(items[torch.isin(items[:, 0], rows)].tolist())

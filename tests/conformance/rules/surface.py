@@ -49,7 +49,7 @@ def _imported(module: ast.Module) -> list[str]:
     return [
         alias.asname or alias.name
         for node in module.body
-        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        if isinstance(node, ast.ImportFrom) and node.module not in ("__future__", "typing")
         for alias in node.names
     ]
 
@@ -95,12 +95,15 @@ def _orders(group: list[str]) -> list[list[str]]:
 
 
 def check_init_only_reexports(package: Package) -> list[str]:
-    """`__init__.py` holds a docstring, imports from the package itself, `__all__` and `__version__`, nothing else."""
+    """`__init__.py` holds a docstring, imports from the package itself, `__all__` and `__version__`, nothing else.
+
+    What is imported when first read is told to type checkers under `if TYPE_CHECKING:`.
+    """
     problems = []
     module = tree(package.code / "__init__.py")
     if ast.get_docstring(module) is None:
         problems.append("__init__.py has no docstring")
-    for node in module.body:
+    for node in _typed_both_ways(module.body):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             continue
         if isinstance(node, ast.ImportFrom) and (
@@ -115,6 +118,17 @@ def check_init_only_reexports(package: Package) -> list[str]:
             f"__init__.py line {node.lineno}: `{ast.unparse(node).splitlines()[0]}` is more than a re-export"
         )
     return problems
+
+
+def _typed_both_ways(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements, with those under `if TYPE_CHECKING:` and its `else:` in its place, and without its import."""
+    flat: list[ast.stmt] = []
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            flat += [*node.body, *node.orelse]
+        elif ast.unparse(node) != "from typing import TYPE_CHECKING":
+            flat.append(node)
+    return flat
 
 
 def _literal(value: ast.expr) -> bool:

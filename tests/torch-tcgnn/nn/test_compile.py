@@ -87,3 +87,16 @@ def test_attention_weights_over_replaced_loops_break_the_graph_but_are_right():
     expected, (my_edges, my_alpha) = layer(X, EDGES, return_attention_weights=True)
     assert torch.equal(edges, my_edges)
     torch.testing.assert_close((out, alpha), (expected, my_alpha), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [nn.GCNConv, nn.SAGEConv, nn.GATConv], ids=lambda layer: layer.__name__)
+@pytest.mark.parametrize("side", [0, 1], ids=["source", "target"])
+@pytest.mark.parametrize("node", [-3, 6, 2**33], ids=str)
+def test_ids_out_of_range_are_refused_in_a_compiled_layer(layer, side, node):
+    """Not read from memory that is not there, nor cut down to another node's id."""
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    compiled = torch.compile(layer(3, 2), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.ones(6, 3), edges).isfinite().all()
+    edges[side, 2] = node
+    with pytest.raises(RuntimeError, match=r"edge_index holds a node outside \[0, num_nodes\)"):
+        compiled(torch.ones(6, 3), edges)

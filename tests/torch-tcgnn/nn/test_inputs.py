@@ -60,7 +60,7 @@ INTO_TWO = torch.tensor([[0, 3], [0, 1]])
         ),
         (
             lambda: nn.GATConv(3, 2, edge_dim=2, fill_value="median")(X, EDGES, torch.ones(3, 2)),
-            NotImplementedError,
+            ValueError,
             "fill_value .* got 'median'",
         ),
         (lambda: nn.GATv2Conv(3, 2)(X, EDGES, torch.ones(3, 2)), ValueError, "needs edge_dim"),

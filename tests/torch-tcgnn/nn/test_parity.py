@@ -78,6 +78,7 @@ def cases() -> list[Case]:
         ("Transformer bipartite", lambda m: m.TransformerConv((F, 5), 4, heads=2), ((X, XT), BIPARTITE)),
     ]
     for layer in ("GATConv", "GATv2Conv"):
+
         def make(options: dict, size: Any = F, layer: str = layer) -> Callable[[Any], torch.nn.Module]:
             return lambda m: getattr(m, layer)(size, 4, **options)
 

@@ -25,6 +25,7 @@ from torch_tcgnn.kernels.triton.csr_extremum import csr_extremum
 from torch_tcgnn.kernels.triton.csr_sddmm import csr_sddmm
 from torch_tcgnn.kernels.triton.csr_spmm import csr_spmm, segment_sum
 from torch_tcgnn.kernels.triton.edge_softmax import edge_softmax
+from torch_tcgnn.row_plan import plan_rows
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
@@ -80,8 +81,14 @@ def operands(a: Adjacency, dtype: str, width: int, weight: str) -> tuple[Tensor,
     return x, torch.ones(a.num_edges, *([heads] if heads else []), dtype=DTYPES[dtype])
 
 
-def spmm(a: Adjacency, dtype: str, width: int, weight: str) -> None:
-    csr_spmm(a, *operands(a, dtype, width, weight))
+def results(a: Adjacency, x: Tensor, wide: bool) -> Tensor:
+    """Where sums of ``x`` go; ``wide``: in float32, whatever the features are."""
+    return torch.empty(a.num_rows, *x.shape[1:], dtype=torch.float32 if wide else x.dtype)
+
+
+def spmm(a: Adjacency, dtype: str, width: int, weight: str, wide: bool = False) -> None:
+    x, weights = operands(a, dtype, width, weight)
+    csr_spmm(a, x, weights, results(a, x, wide))
 
 
 def extremum(a: Adjacency, dtype: str, width: int, weight: str) -> None:
@@ -94,22 +101,27 @@ def sddmm(a: Adjacency, dtype: str, width: int, weight: str) -> None:
 
 
 def segments(a: Adjacency, dtype: str, width: int) -> None:
-    segment_sum(a, torch.ones(a.num_edges, width, dtype=DTYPES[dtype]))
+    values = torch.ones(a.num_edges, width, dtype=DTYPES[dtype])
+    segment_sum(a, values, results(a, values, wide=False))
 
 
 def softmax(a: Adjacency, dtype: str, heads: int) -> None:
     edge_softmax(a, torch.ones(a.num_edges, heads, dtype=DTYPES[dtype]))
 
 
-def blocks(a: Adjacency, dtype: str, width: int, weight: str, precision: str) -> None:
+def blocks(a: Adjacency, dtype: str, width: int, weight: str, precision: str, wide: bool = False) -> None:
     a = replace(a, blocks=bitblock.build(a.rowptr, a.col, NODES, max_blocks=2))
-    blocks_spmm(a, *operands(a, dtype, width, weight), precision)
+    x, weights = operands(a, dtype, width, weight)
+    blocks_spmm(a, x, weights, precision, results(a, x, wide))
 
 
 def attention(form: str, dtype: str, heads: int, width: int, full: bool) -> None:
-    """Forward and backward; ``full``: with an edge operand and dropout."""
+    """Forward and backward; ``full``: with an edge operand, dropout, and rows and columns cut into pieces."""
     kernels = import_module(f"torch_tcgnn.kernels.triton.attention_{form}")
     a, node = adjacency(in_order=not full), (heads, width)
+    a_t = transpose(a, NODES)
+    if full:
+        a, a_t = (replace(each, plan=plan_rows(each.rowptr, longest=2)) for each in (a, a_t))
     per_node, per_head, per_edge = (NODES, *node), (NODES, heads), (a.num_edges, *node)
     shapes = {
         "additive": [per_node, per_head, per_head, (a.num_edges, heads)],
@@ -120,7 +132,7 @@ def attention(form: str, dtype: str, heads: int, width: int, full: bool) -> None
     factor, dropout, seed = 0.5, 0.5 * full, torch.tensor([3])
     out, lse = getattr(kernels, f"{form}_attention")(a, *made, factor, dropout, seed)
     backward = getattr(kernels, f"{form}_attention_backward")
-    backward(a, transpose(a, NODES), *made, factor, dropout, seed, out, lse, out)
+    backward(a, a_t, *made, factor, dropout, seed, out, lse, out)
 
 
 def few() -> Iterator[Case]:
@@ -146,9 +158,14 @@ def grid() -> Iterator[Case]:
         yield name(segments, "fp16", width), lambda w=width: segments(plain, "fp16", w)
     for dtype, heads in itertools.product(DTYPES, (1, 3, 16)):
         yield name(softmax, dtype, heads), lambda how=(dtype, heads): softmax(plain, *how)
-    kinds = ("fp32", "ieee"), ("fp32", "tf32"), ("fp16", "ieee")
-    for width, (dtype, precision) in itertools.product((7, 32, 128), kinds):
-        yield name(blocks, dtype, width, precision), lambda how=(dtype, width, "e", precision): blocks(plain, *how)
+    kinds = ("fp32", "ieee", False), ("fp32", "tf32", False), ("fp16", "ieee", False), ("fp16", "ieee", True)
+    for width, (dtype, *kind) in itertools.product((7, 32, 128), kinds):
+        yield name(blocks, dtype, width, *kind), lambda how=(dtype, width, "e", *kind): blocks(plain, *how)
+    for width, weight in itertools.product(widths, weights):
+        how = "fp16", width, weight, True
+        yield name(spmm, *how), lambda how=how: spmm(plain, *how)
+    for width in widths:
+        yield name(spmm, "fp16", width, "cut", "wide"), lambda w=width: spmm(cut, "fp16", w, "none", True)
 
 
 def attentions() -> Iterator[Case]:

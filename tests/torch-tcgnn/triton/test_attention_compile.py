@@ -13,12 +13,13 @@ import torch_tcgnn
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("compile_attention.py")
-CASES = [
+WALKS = [
     f"{form}/{step}/{operands}"
     for form in ("additive", "gatv2", "dot")
     for step in ("forward", "rows", "columns")
-    for operands in ("fp32/8x8", "bf16/4x32/edges+dropout")
+    for operands in ("fp32/8x8", "fp32/8x8/cut", "bf16/4x32/edges+dropout")
 ]
+CASES = [*WALKS, "merge/softmax", "merge/softmax/wide", "merge/sum", "merge/sums"]
 
 
 @pytest.fixture(scope="module", params=[80, 90], ids=["sm_80", "sm_90"])
@@ -38,9 +39,13 @@ def test_the_cases_are_those_listed_here(compiled):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_there_is_machine_code_without_atomics_that_reads_wide(compiled, case):
+def test_there_is_machine_code_without_atomics(compiled, case):
     assert compiled[case]["cubin_bytes"] > 0
     assert compiled[case]["atomics"] == 0
+
+
+@pytest.mark.parametrize("case", WALKS)
+def test_neighbours_are_read_by_wide_loads(compiled, case):
     assert compiled[case]["wide_loads"] > 0
 
 

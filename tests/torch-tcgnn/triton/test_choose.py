@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from torch_tcgnn import reference
 from torch_tcgnn.kernels import choose
 from torch_tcgnn.row_plan import plan_rows
+from torch_tcgnn.views import Views
 
 MISSING = "cuda-core is not installed: pip install 'torch-tcgnn[cuda]'"
 
@@ -42,12 +43,24 @@ def test_explain_names_the_kernel_and_the_reason(graphs, random, monkeypatch):
     assert explained(both, x.double()) == ("cuda_rows", "tensor cores do not take float64")
     kernel, reason = explained(g.adjacency)
     assert (kernel, "no work list" in reason) == ("triton_rows", True)
-    for faster, kernel in ((True, "cuda_blocks"), (False, "cuda_rows")):
-        monkeypatch.setattr(choose, "prefer_blocks", lambda *sizes, faster=faster, **how: faster)
-        assert explained(both)[0] == kernel
-        assert "predicted to be faster" in explained(both)[1]
+    split = replace(both, rest=plan_rows(both.rowptr, rows=torch.tensor([0])))
+    for adjacency, faster, kernel in (
+        (both, "tc", "cuda_blocks"),
+        (both, "cuda", "cuda_rows"),
+        (split, "mixed", "cuda_mixed"),
+        (split, "cuda", "cuda_rows"),
+    ):
+        predicted = {path: float(path != faster) for path in ("tc" if adjacency is both else "mixed", "cuda")}
+        monkeypatch.setattr(choose, "predict_us", lambda *_, predicted=predicted, **how: predicted)
+        fresh = replace(adjacency)
+        assert explained(fresh)[0] == kernel
+        assert "predicted to be faster" in explained(fresh)[1]
+        monkeypatch.setattr(choose, "predict_us", None)
+        assert explained(fresh)[0] == kernel, "decided once"
+    both = replace(both)
     monkeypatch.setattr(choose.nvrtc, "unavailable", lambda: MISSING)
     for adjacency, kernel in ((blocks, "triton_blocks"), (rows, "triton_rows"), (both, "triton_rows")):
+        monkeypatch.setattr(choose, "predict_us", lambda *_, **how: {"tc": 2.0, "cuda": 1.0})
         assert explained(adjacency)[0] == kernel
         assert MISSING in explained(adjacency)[1]
     assert explained(blocks, heads, by_head)[0] == "triton_rows"
@@ -86,6 +99,23 @@ def test_every_operator_reaches_its_kernel(graphs, random):
     assert_close(choose.edge_softmax(a, weight), reference.edge_softmax(g.row, weight, g.num_rows))
     best = reference.spmm_extremum(g.row, g.col, x, weight, g.num_rows, True)
     assert_close(choose.spmm_extremum(a, x, weight, True)[0], best)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_both_paths_together_write_every_row(graphs, random, without_nvrtc, monkeypatch, weighted):
+    """Windows chosen at will by tensor-core blocks, the other rows by the row kernel."""
+    g = graphs["mixed"]
+    views = Views(g.adjacency, g.num_cols, "degree")
+    monkeypatch.setattr(
+        "torch_tcgnn.views.prefer_blocks_by_window", lambda entries, *_: torch.arange(len(entries)) % 2 == 0
+    )
+    monkeypatch.setattr(choose, "predict_us", lambda *_, **how: {"mixed": 1.0, "cuda": 2.0})
+    adjacency = views.on(g.adjacency, ("tc", "cuda"), torch.float32)
+    assert adjacency.rest is not None
+    assert 0 < adjacency.blocks.slot_entry.shape[0] < g.num_edges
+    x, weight = random(g.num_cols, 5), random(g.num_edges) if weighted else None
+    assert choose.explain_spmm(adjacency, x, weight).kernel == "triton_mixed"
+    assert_close(choose.spmm(adjacency, x, weight, "ieee"), reference.spmm(g.row, g.col, x, weight, g.num_rows))
 
 
 def test_empty_operands_launch_nothing(graphs, random):

@@ -8,7 +8,8 @@ that is what ``torch.library`` schemas can carry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from .bitblock import BitBlocks, integer_below
 from .row_plan import RowPlan
 
 INT32_LIMIT = 2**31
+PAST_THE_END = 1 << 10
+"""More than the entries by which a kernel's counter may pass the last one before its loop ends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +27,13 @@ class Adjacency:
     """Compressed sparse rows with edge numbers, and the tensor-core blocks where they were built.
 
     Attributes:
-        rowptr: ``[num_rows + 1]`` int32 (int64 from 2³¹ entries on): first entry of each row.
+        rowptr: ``[num_rows + 1]`` int32 (int64 from nearly 2³¹ entries on): first entry of each row.
         col: ``[num_edges]`` int32: column of each entry, ascending inside a row.
         edge: ``[num_edges]`` like ``rowptr``: input edge of each entry; empty when that is the identity.
-        plan: work list of the row kernels, or ``None``.
-        blocks: the same pattern for the tensor-core kernels, or ``None``.
+        plan: work list of the row kernels for all rows, or ``None``.
+        blocks: the pattern for the tensor-core kernels, or ``None``.
+        rest: work list for the rows that ``blocks`` leave out, or ``None`` where they leave out none.
+        decisions: which kernels were chosen for which operands (see ``kernels.choose``).
 
     On a GPU an adjacency carries what the paths it may take need: both, or only one where the caller fixed the path.
     """
@@ -38,6 +43,8 @@ class Adjacency:
     edge: Tensor
     plan: RowPlan | None = None
     blocks: BitBlocks | None = None
+    rest: RowPlan | None = None
+    decisions: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
 
     @property
     def num_rows(self) -> int:
@@ -49,17 +56,21 @@ class Adjacency:
 
     def tensors(self) -> list[Tensor]:
         """The flat list that operators take; :meth:`unpack` is its inverse."""
-        plan = [] if self.plan is None else self.plan.tensors()
-        blocks = [] if self.blocks is None else self.blocks.tensors()
-        return [self.rowptr, self.col, self.edge, *plan, *blocks]
+        parts = (self.plan, self.blocks, self.rest)
+        return [self.rowptr, self.col, self.edge, *(t for part in parts if part is not None for t in part.tensors())]
 
     @classmethod
     def unpack(cls, tensors: list[Tensor]) -> Adjacency:
         """Read back what :meth:`tensors` wrote; the length tells which parts are there."""
-        rest = tensors[3:]
-        plan = RowPlan(*rest[: RowPlan.LENGTH]) if len(rest) not in (0, BitBlocks.LENGTH) else None
-        blocks = BitBlocks(*rest[-BitBlocks.LENGTH :]) if len(rest) >= BitBlocks.LENGTH else None
-        return cls(tensors[0], tensors[1], tensors[2], plan, blocks)
+        rowptr, col, edge, *parts = tensors
+        plan = blocks = rest = None
+        if len(parts) not in (0, BitBlocks.LENGTH):
+            plan, parts = RowPlan(*parts[: RowPlan.LENGTH]), parts[RowPlan.LENGTH :]
+        if parts:
+            blocks, parts = BitBlocks(*parts[: BitBlocks.LENGTH]), parts[BitBlocks.LENGTH :]
+        if parts:
+            rest = RowPlan(*parts)
+        return cls(rowptr, col, edge, plan, blocks, rest)
 
     def to_entries(self, edge_values: Tensor) -> Tensor:
         """``[num_edges, ...]`` values in input edge order, permuted to entry order."""
@@ -74,6 +85,12 @@ class Adjacency:
     def rows(self) -> Tensor:
         """``[num_edges]`` int64: row of each entry."""
         return torch.repeat_interleave(self.rowptr.long().diff(), output_size=self.num_edges)
+
+    def repeats(self) -> Tensor:
+        """``[num_edges]`` boolean: entries that have the place of the entry before them."""
+        same = torch.zeros(self.num_edges + 1, dtype=torch.bool, device=self.col.device)
+        torch.eq(self.col[1:], self.col[:-1], out=same[1:-1])
+        return same.index_fill_(0, self.rowptr.long(), False)[:-1]
 
 
 def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacency:
@@ -90,7 +107,7 @@ def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacenc
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         with torch.inference_mode(False):  # training may use what inference built
             return compress(row, col, num_rows, num_cols)
-    index_dtype, stride = integer_below(row.shape[0] + 1), max(num_cols, 1)
+    index_dtype, stride = pointer_type(row.shape[0]), max(num_cols, 1)
     key_dtype = integer_below(num_rows * stride + 1)
     key = (row.to(key_dtype) * stride).add_(col)
     starts = (torch.arange(num_rows + 1, device=row.device) * stride).to(key_dtype)
@@ -103,10 +120,15 @@ def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacenc
     return Adjacency(torch.searchsorted(key, starts).to(index_dtype), col, order)
 
 
+def pointer_type(num_entries: int) -> torch.dtype:
+    """int32 while it holds every entry's number and those a little past the end, up to where kernels count."""
+    return integer_below(num_entries + PAST_THE_END)
+
+
 def transpose(adjacency: Adjacency, num_cols: int) -> Adjacency:
     """The same entries compressed by column, sharing edge numbers.
 
-    A symmetric pattern shares ``rowptr`` and ``col`` (and its blocks) with its transpose: only the edge numbers differ.
+    A symmetric pattern shares ``rowptr`` and ``col`` with its transpose: only the edge numbers differ.
     """
     index_dtype = adjacency.rowptr.dtype
     by_col, order = adjacency.col.sort(stable=True)
@@ -117,5 +139,5 @@ def transpose(adjacency: Adjacency, num_cols: int) -> Adjacency:
     if not torch.compiler.is_compiling():
         same = torch.equal(rowptr, adjacency.rowptr) and torch.equal(col, adjacency.col)
         if same:
-            return Adjacency(adjacency.rowptr, adjacency.col, edge, adjacency.plan, adjacency.blocks)
+            return Adjacency(adjacency.rowptr, adjacency.col, edge)
     return Adjacency(rowptr, col, edge)

@@ -4,11 +4,13 @@ Rows are cut into windows of ``height``; the distinct columns of a window, ascen
 cut into blocks of eight (sparse graph translation, TC-GNN section 4; bit masks with ranks by popcount as in Acc-SpMM,
 PPoPP 2025). Bit ``r * 8 + c`` of a block's mask says that row ``r`` of the window has condensed column ``c``; the
 place of an entry among the stored values (its *slot*) is the block's first slot plus the number of lower set bits.
-Duplicate edges share a slot.
+Duplicate edges share a slot, up to as many as every type of features counts exactly; more take a further condensed
+column of the same original column.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -17,23 +19,28 @@ from torch import Tensor
 
 WIDTH = 8
 """Condensed columns of a block."""
+COPIES = 256
+"""Duplicates that share a slot: bfloat16 holds every integer up to here, float16 and TF32 every one up to 2048."""
 CHUNK = 1 << 18
 """Entries that a CPU translates at a time: a few arrays of them stay in its caches."""
 MANY_BLOCKS = 1 << 17
 """Blocks from which on work items may be longer: there are enough of them to fill a GPU."""
+Select = Callable[[Tensor, Tensor], Tensor]
+"""``(entries, blocks)``, each ``[W]``, to the ``[W]`` boolean mask of the windows that get blocks."""
 
 
 @dataclass(frozen=True, eq=False)
 class BitBlocks:
-    """Blocks of one adjacency. ``W`` windows, ``B`` blocks, ``S`` slots, ``E`` entries.
+    """Blocks of one adjacency, or of some of its windows. ``W`` windows, ``B`` blocks, ``S`` slots, ``E`` entries.
 
     Attributes:
         win_ptr: ``[W + 1]`` int32: first block of each window.
         block_col: ``[B, 8]`` int32: original column of each condensed column, −1 where padded.
         block_mask: ``[B, height / 8]`` int64: which of the block's ``height × 8`` places are filled.
         block_slot: ``[B + 1]`` int32: first slot of each block.
-        slot_entry: ``[E]``: entries of the adjacency in slot order.
-        slot_ptr: ``[S + 1]``: first of ``slot_entry`` for each slot; empty when no slot holds two entries.
+        slot_entry: ``[E]``: entries of the adjacency in slot order; those of the windows that have blocks.
+        slot_ptr: ``[S + 1]``: first of ``slot_entry`` for each slot; empty when no slot holds two entries. None holds
+            more than :data:`COPIES`.
         items: ``[I, 4]`` int32: the work list, longest first: window, first block, end block, and the row of the
             partial-result workspace (−1: the item holds the whole window).
         splits: ``[P, 3]`` int32: windows that were split: window, first and end partial row.
@@ -68,6 +75,12 @@ class BitBlocks:
         return self.slot_ptr.shape[0] - 1 if self.slot_ptr.numel() else self.slot_entry.shape[0]
 
     @property
+    def windows(self) -> Tensor:
+        """``[W]`` boolean: the windows that have work items, and so their rows written."""
+        held = torch.zeros(self.win_ptr.shape[0] - 1, dtype=torch.bool, device=self.win_ptr.device)
+        return held.index_fill_(0, self.items[:, 0].long(), True)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all tensors."""
         return sum(t.numel() * t.element_size() for t in self.tensors())
@@ -78,13 +91,16 @@ class BitBlocks:
     def slot_values(self, entry_values: Tensor | None) -> Tensor | None:
         """``[E, ...]`` values in entry order to ``[S, ...]`` in slot order, duplicates summed in a fixed order.
 
-        ``None`` (unweighted) stays ``None`` unless duplicates exist: then it is their multiplicity in float32.
+        ``None`` (unweighted) stays ``None`` unless duplicates exist: then it is their multiplicity in float32, which
+        rounding to any type of features leaves as it is. Sums of 16-bit values are float32.
         """
         if self.slot_ptr.numel() == 0:
             return None if entry_values is None else entry_values.index_select(0, self.slot_entry)
         if entry_values is None:
             return self.slot_ptr.diff().to(torch.float32)
         ordered = entry_values.index_select(0, self.slot_entry)
+        if ordered.dtype.itemsize == 2:
+            ordered = ordered.float()
         return torch.segment_reduce(ordered, "sum", offsets=self.slot_ptr.long(), axis=0)
 
     def edge_to_slot(self, edge: Tensor) -> Tensor:
@@ -106,6 +122,7 @@ def build(
     height: int = 8,
     max_blocks: int | None = None,
     row_order: Tensor | None = None,
+    select: Select | None = None,
 ) -> BitBlocks:
     """Translate compressed rows into :class:`BitBlocks`; whole-tensor operations only, on any device.
 
@@ -117,6 +134,7 @@ def build(
         max_blocks: longest work item; longer windows are split and summed in a fixed order. Default: 64, or 32 where
             that would leave a large GPU short of items.
         row_order: ``[num_rows]`` integer permutation: which rows share a window (see ``reorder``).
+        select: which windows get blocks; default: all.
     """
     if height not in (8, 16):
         raise ValueError(f"height must be 8 or 16, got {height}")
@@ -128,22 +146,23 @@ def build(
         rowptr = exclusive_scan(rowptr.diff().index_select(0, row_order)).to(index_dtype)
         col = col.index_select(0, entry)
     parts = []
-    for rows, entries in _window_ranges(rowptr, col.shape[0], height):
-        *sizes, slot_entry, first = _translate(rowptr[rows.start : rows.stop + 1], col[entries], num_cols, height)
+    for rows, entries in _window_ranges(rowptr, col.shape[0], height, at_once=select is not None):
+        part = _translate(rowptr[rows.start : rows.stop + 1], col[entries], num_cols, height, select)
+        *sizes, slot_entry, first = part
         parts.append((*sizes, *((t + entries.start).to(index_dtype) for t in (slot_entry, first))))
-    per_window, block_col, block_mask, per_block, slot_entry, first = map(torch.cat, zip(*parts))
+    chosen, per_window, block_col, block_mask, per_block, slot_entry, first = map(torch.cat, zip(*parts))
     win_ptr = exclusive_scan(per_window)
-    has_duplicates = first.shape[0] != col.shape[0]
+    has_duplicates = first.shape[0] != slot_entry.shape[0]
     if max_blocks is None:
         max_blocks = 64 if per_block.shape[0] >= MANY_BLOCKS else 32
-    items, splits, partial_window = work_list(win_ptr, max_blocks)
+    items, splits, partial_window = work_list(win_ptr, max_blocks, chosen)
     return BitBlocks(
         win_ptr=win_ptr.to(torch.int32),
         block_col=block_col.view(-1, WIDTH),
         block_mask=block_mask.view(-1, height // 8),
         block_slot=exclusive_scan(per_block).to(index_dtype),
         slot_entry=slot_entry if entry is None else entry.index_select(0, slot_entry).to(index_dtype),
-        slot_ptr=torch.cat([first, first.new_tensor([col.shape[0]])]) if has_duplicates else first[:0],
+        slot_ptr=torch.cat([first, first.new_tensor([slot_entry.shape[0]])]) if has_duplicates else first[:0],
         items=items,
         splits=splits,
         partial_window=partial_window,
@@ -151,10 +170,10 @@ def build(
     )
 
 
-def _window_ranges(rowptr: Tensor, num_edges: int, height: int) -> list[tuple[slice, slice]]:
+def _window_ranges(rowptr: Tensor, num_edges: int, height: int, at_once: bool) -> list[tuple[slice, slice]]:
     """Rows, and their entries, to translate at a time: whole windows; what a CPU's caches hold, elsewhere all."""
     num_rows = rowptr.shape[0] - 1
-    if rowptr.device.type != "cpu" or num_edges <= CHUNK:
+    if at_once or rowptr.device.type != "cpu" or num_edges <= CHUNK:
         return [(slice(0, num_rows), slice(0, num_edges))]
     full = torch.arange(0, num_edges, CHUNK, dtype=rowptr.dtype)
     cuts = (torch.searchsorted(rowptr, full) // height * height).unique()
@@ -164,24 +183,42 @@ def _window_ranges(rowptr: Tensor, num_edges: int, height: int) -> list[tuple[sl
     return [(slice(*r), slice(*e)) for r, e in zip(rows, entries)]
 
 
-def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int) -> tuple[Tensor, ...]:
-    """Rows, and their entries, translated at a time: whole windows; what a CPU's caches hold, or all elsewhere."""
+def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int, select: Select | None) -> tuple[Tensor, ...]:
+    """The parts of :class:`BitBlocks` for some rows, whole windows, and their entries."""
     device, num_rows = col.device, rowptr.shape[0] - 1
     row_bits = height.bit_length() - 1
     row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
 
-    # Vectors: the distinct columns of each window, at consecutive places of eight a block.
+    # Vectors: the distinct columns of each window, at consecutive places of eight a block; a column comes again for
+    # pairs of a row and it that have more than COPIES entries.
     num_windows, stride = -(-num_rows // height), max(num_cols, 1)
     key_dtype = integer_below(num_windows * stride + 1)
     window_col = (row >> row_bits).to(key_dtype).mul_(stride).add_(col)
-    window_col, by_column = window_col.sort(stable=True)
-    head = first_of_run(window_col)
+    layer = _layers(row, col)
+    if layer is None:
+        window_col, by_column = window_col.sort(stable=True)
+        head = first_of_run(window_col)
+    else:
+        by_layer = layer.sort(stable=True)[1]
+        window_col, by_column = window_col.index_select(0, by_layer).sort(stable=True)
+        by_column = by_layer.index_select(0, by_column)
+        head = first_of_run(window_col) | first_of_run(layer.index_select(0, by_column))
     vectors = window_col[head]
     window_start = (torch.arange(num_windows + 1, device=device) * stride).to(key_dtype)
     vector_ptr = torch.searchsorted(vectors, window_start)
     per_window = (vector_ptr.diff() + WIDTH - 1) // WIDTH
-    win_ptr = exclusive_scan(per_window)
     window = torch.repeat_interleave(vector_ptr.diff(), output_size=vectors.shape[0])
+    chosen = torch.ones_like(per_window, dtype=torch.bool)
+    if select is not None:
+        chosen = select(torch.cat([rowptr[:-1:height], rowptr[-1:]]).diff(), per_window)
+        if not chosen.all():
+            kept = chosen.index_select(0, window)
+            vectors, window = vectors[kept], window[kept]
+            kept = kept.index_select(0, head.cumsum(0).sub_(1))
+            by_column, head = by_column[kept], head[kept]
+            per_window = per_window * chosen
+            vector_ptr = exclusive_scan(vector_ptr.diff() * chosen)
+    win_ptr = exclusive_scan(per_window)
     place = (win_ptr * WIDTH - vector_ptr).index_select(0, window)
     place += torch.arange(vectors.shape[0], device=device)
     num_blocks = int(win_ptr[-1])
@@ -202,18 +239,30 @@ def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int) -> tuple
     block_mask = torch.zeros(num_blocks * height // 8, dtype=torch.int64, device=device)
     powers = torch.ones(64, dtype=torch.int64, device=device) << torch.arange(64, device=device)
     block_mask.index_add_(0, bit >> 6, powers.index_select(0, bit & 63))
-    per_block = torch.bincount(bit >> (row_bits + 3), minlength=num_blocks)
-    return per_window, block_col, block_mask, per_block, by_column.index_select(0, by_slot), first
+    blocks = torch.arange(num_blocks + 1, dtype=bit.dtype, device=device)
+    per_block = torch.searchsorted(bit >> (row_bits + 3), blocks).diff()
+    return chosen, per_window, block_col, block_mask, per_block, by_column.index_select(0, by_slot), first
 
 
-def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]:
+def _layers(row: Tensor, col: Tensor) -> Tensor | None:
+    """``[E]`` which :data:`COPIES` of its row and column an entry is among; ``None`` where no pair has so many."""
+    if not bool(((row[COPIES:] == row[:-COPIES]) & (col[COPIES:] == col[:-COPIES])).any()):
+        return None
+    position = torch.arange(row.shape[0], device=row.device)
+    first = torch.where(first_of_run(row) | first_of_run(col), position, 0).cummax(0)[0]
+    return (position - first) // COPIES
+
+
+def work_list(win_ptr: Tensor, max_blocks: int, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``items, splits, partial_window``: windows cut into pieces of at most ``max_blocks`` blocks, longest first.
 
-    An empty window keeps one empty item: somebody has to write its zero rows.
+    A chosen window without entries keeps one empty item: somebody has to write its zero rows.
     """
-    device = win_ptr.device
     length = win_ptr.diff()
-    pieces = ((length + max_blocks - 1) // max_blocks).clamp(min=1)
+    if not bool((length > max_blocks).any()):
+        return _whole_windows(win_ptr, length, chosen)
+    device = win_ptr.device
+    pieces = torch.maximum((length + max_blocks - 1) // max_blocks, chosen)
     window = torch.repeat_interleave(pieces)
     first_item = exclusive_scan(pieces)
     piece = torch.arange(window.shape[0], device=device) - first_item.index_select(0, window)
@@ -231,9 +280,22 @@ def work_list(win_ptr: Tensor, max_blocks: int) -> tuple[Tensor, Tensor, Tensor]
     return items.to(torch.int32).contiguous(), splits.to(torch.int32).contiguous(), partial_window.to(torch.int32)
 
 
+def _whole_windows(win_ptr: Tensor, length: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`work_list` where no window is too long."""
+    window = chosen.nonzero().view(-1)
+    order = length.index_select(0, window).sort(descending=True, stable=True)[1]
+    window = window.index_select(0, order)
+    ends = win_ptr[:-1].index_select(0, window), win_ptr[1:].index_select(0, window)
+    items = torch.stack([window, *ends, torch.full_like(window, -1)], dim=1).to(torch.int32)
+    return items, items.new_empty(0, 3), items.new_empty(0)
+
+
 def integer_below(limit: int) -> torch.dtype:
-    """The narrowest index type that holds every integer below ``limit``: half the width sorts in half the time."""
-    return torch.int32 if limit <= 2**31 else torch.int64
+    """The narrowest index type that holds every integer below ``limit``: half the width sorts in half the time.
+
+    ``torch.export`` makes one program for all sizes: there it is always the wide one.
+    """
+    return torch.int32 if not torch.compiler.is_exporting() and limit <= 2**31 else torch.int64
 
 
 def entries_of(rowptr: Tensor, rows: Tensor, num_entries: int) -> Tensor:

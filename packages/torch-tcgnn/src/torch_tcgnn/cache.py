@@ -22,8 +22,10 @@ import torch
 from torch import Tensor
 
 from .graph import TCGraph
+from .graph_arguments import check_count, check_sizes
 from .interop import as_graph
 from .interop.torch_sparse import is_sparse_tensor
+from .settle import check_not_captured, settle
 
 T = TypeVar("T")
 
@@ -71,6 +73,7 @@ class TCGraphCache:
         max_bytes: most tensor bytes held; a larger graph is built anew at every call.
 
     Raises:
+        TypeError: a limit that is no integer.
         ValueError: a limit below 1.
 
     Example:
@@ -86,10 +89,9 @@ class TCGraphCache:
     """
 
     def __init__(self, max_graphs: int = 16, max_bytes: int | None = None) -> None:
-        if max_graphs < 1:
-            raise ValueError(f"max_graphs must be at least 1, got {max_graphs}")
-        if max_bytes is not None and max_bytes < 1:
-            raise ValueError(f"max_bytes must be at least 1 or None, got {max_bytes}")
+        check_count("max_graphs", max_graphs, least=1)
+        if max_bytes is not None:
+            check_count("max_bytes", max_bytes, least=1)
         self.max_graphs, self.max_bytes = max_graphs, max_bytes
         self._entries: OrderedDict[tuple, _Entry] = OrderedDict()
         self._lock = threading.Lock()
@@ -105,6 +107,9 @@ class TCGraphCache:
         **options: Any,
     ) -> TCGraph:
         """:func:`torch_tcgnn.as_graph` of ``adj`` and ``weight``, at most once; ``options`` are that function's."""
+
+        if num_nodes is not None:
+            check_sizes("num_nodes", num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes))
 
         def build() -> TCGraph:
             held = weight if weight is None or weight.requires_grad else weight.clone()  # lets the caller's go
@@ -134,9 +139,11 @@ class TCGraphCache:
                 self._hits += 1
                 return entry.value
             self._misses += 1
+        device = _device(objects)
+        check_not_captured(device)
         with torch.inference_mode(False), torch.no_grad():
             value = build()
-        _finish(objects)
+        settle(device)  # a graph from the cache may be used on any stream
         return self._store(key, objects, prints, value)
 
     def clear(self) -> None:
@@ -232,13 +239,11 @@ def _fingerprints(objects: tuple[Any, ...]) -> tuple[tuple, ...] | None:
     return tuple(prints)
 
 
-def _finish(objects: tuple[Any, ...]) -> None:
-    """Wait for the stream that built: a graph from the cache may be used on any stream."""
-    for obj in objects:
-        device = getattr(obj, "device", None)
-        if isinstance(device, torch.device) and device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-            return
+def _device(objects: tuple[Any, ...]) -> torch.device:
+    """Where ``objects`` lie."""
+    if not objects:
+        return torch.device("cpu")
+    return objects[0].device() if is_sparse_tensor(objects[0]) else objects[0].device
 
 
 def num_bytes(value: Any) -> int:

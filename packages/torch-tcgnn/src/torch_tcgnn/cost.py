@@ -2,9 +2,10 @@
 
 Both are bound by gathering feature rows. Blocks gather a row once a window and amortise the cost of a row over eight,
 but run at eight columns a step, full or not; rows gather once an entry. The time of either is close to linear in sizes
-that tensor shapes tell, so the choice costs nothing and never depends on values. Coefficients: relative least squares
-over graphs × widths, shipped below, or fitted on the user's own GPU (``python -m torch_tcgnn tune``) and read from a
-file.
+that tensor shapes tell, so the choice costs nothing and never depends on values. It is made twice: when a graph is
+translated, for each window, at a typical width (the balance hardly moves with the width); and at each call, between
+that split and rows for all. Coefficients: relative least squares over graphs × widths, shipped below, or fitted on the
+user's own GPU (``python -m torch_tcgnn tune``) and read from a file.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from .cache_dir import cache_dir
 
 FORMAT = 1
 """Version of the file of fitted rates."""
+TYPICAL_WIDTH = 128
+"""Features a row for which windows are sent to one path or the other."""
+LEAST = 0.05
+"""Share of the windows that must prefer a path, and of the time that must be saved, for both paths to run."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,29 @@ class Rate:
         return self.fixed + (self.per_row * rows + self.per_entry * entries + self.per_byte * entries * row_bytes) / 1e6
 
 
-WEIGHTS_TO_SLOTS = Rate(fixed=5.0, per_row=0.0, per_entry=35.0, per_byte=0.0)
-"""What edge weights add to the tensor-core path: they are permuted to slots first."""
-WEIGHTS_BY_ENTRY = Rate(fixed=0.0, per_row=0.0, per_entry=15.0, per_byte=0.0)
+WEIGHTS_TO_SLOTS = Rate(fixed=4.0, per_row=0.0, per_entry=16.0, per_byte=0.0)
+"""What edge weights add to the tensor-core path: they are permuted to slots first, and looked up by rank."""
+WEIGHTS_BY_ENTRY = Rate(fixed=0.0, per_row=0.0, per_entry=8.0, per_byte=0.0)
 """What edge weights add to the CUDA-core path."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call gathers, by either path or both; sizes that tensor shapes tell.
+
+    Attributes:
+        windows: work items of tensor cores: windows of 8 rows.
+        blocks: their blocks of 8 columns.
+        slots: the entries that these hold.
+        rows: rows that CUDA cores sum.
+        entries: their entries.
+    """
+
+    windows: int = 0
+    blocks: int = 0
+    slots: int = 0
+    rows: int = 0
+    entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,27 +83,33 @@ class Rates:
     blocks: Rate
     rows: Rate
 
-    def predict_us(
-        self, rows: int, entries: int, blocks: int, row_bytes: int, *, weighted: bool = False
-    ) -> dict[str, float]:
-        """Predicted time by path, ``"tc"`` and ``"cuda"``; arguments as :func:`prefer_blocks`."""
-        by_blocks = self.blocks.predict_us(-(-rows // 8), blocks, row_bytes)
-        by_rows = self.rows.predict_us(rows, entries, row_bytes)
-        if weighted:
-            by_blocks += WEIGHTS_TO_SLOTS.predict_us(rows, entries, row_bytes)
-            by_rows += WEIGHTS_BY_ENTRY.predict_us(rows, entries, row_bytes)
-        return {"tc": by_blocks, "cuda": by_rows}
+    def predict_us(self, work: Work, row_bytes: int, *, weighted: bool = False) -> float:
+        """Predicted time of ``work`` on feature rows of ``row_bytes`` bytes.
+
+        Example:
+            >>> rates = Rates(blocks=Rate(5.0, 0.0, 10.0, 1.0), rows=Rate(5.0, 0.0, 0.0, 0.25))
+            >>> rates.predict_us(Work(rows=1_000, entries=100_000), row_bytes=512)
+            17.8
+        """
+        us = 0.0
+        if work.windows:
+            us += self.blocks.predict_us(work.windows, work.blocks, row_bytes)
+            us += WEIGHTS_TO_SLOTS.predict_us(0, work.slots, 0) if weighted else 0.0
+        if work.rows:
+            us += self.rows.predict_us(work.rows, work.entries, row_bytes)
+            us += WEIGHTS_BY_ENTRY.predict_us(0, work.entries, 0) if weighted else 0.0
+        return us
 
 
 # Measured on an H200. Other GPUs borrow these until somebody measures them: the choice depends on the ratio of the two
 # paths more than on their speed, and `tune` replaces it.
 SM90 = Rates(
-    blocks=Rate(fixed=4.33, per_row=806.0, per_entry=24.9, per_byte=1.066),
-    rows=Rate(fixed=5.38, per_row=44.4, per_entry=0.0, per_byte=0.1006),
+    blocks=Rate(fixed=4.55, per_row=828.0, per_entry=28.4, per_byte=0.989),
+    rows=Rate(fixed=4.45, per_row=45.8, per_entry=0.0, per_byte=0.0929),
 )
 SM90_16BIT = Rates(
-    blocks=Rate(fixed=3.77, per_row=843.0, per_entry=53.3, per_byte=0.874),
-    rows=Rate(fixed=7.82, per_row=47.2, per_entry=0.458, per_byte=0.1467),
+    blocks=Rate(fixed=3.75, per_row=736.0, per_entry=41.1, per_byte=0.926),
+    rows=Rate(fixed=5.08, per_row=46.5, per_entry=1.04, per_byte=0.1275),
 )
 
 
@@ -194,27 +225,39 @@ def paths_on(path: str, device: torch.device) -> tuple[str, ...]:
     return (path,)
 
 
-def prefer_blocks(
-    rows: int,
-    entries: int,
-    blocks: int,
-    row_bytes: int,
-    *,
-    device: torch.device | None = None,
-    dtype: torch.dtype = torch.float32,
-    weighted: bool = False,
-) -> bool:
-    """Whether the tensor-core kernel is predicted to be faster.
+def prefer_blocks_by_window(
+    entries: Tensor, blocks: Tensor, row_bytes: int = 4 * TYPICAL_WIDTH, rates: Rates | None = None
+) -> Tensor:
+    """Which windows tensor cores are predicted to sum faster: ``[W]`` boolean.
 
     Args:
-        rows: rows of the adjacency.
-        entries: its entries.
-        blocks: its blocks of 8 rows × 8 condensed columns.
+        entries: ``[W]`` integer: entries of each window of 8 rows.
+        blocks: ``[W]`` integer: blocks that they fill.
         row_bytes: bytes of one gathered feature row.
-        device: the GPU that runs; default: the shipped rates of compute capability 9.0.
-        dtype: type of the features.
-        weighted: whether edges have weights of their own.
+        rates: of the device and feature type; default: those of compute capability 9.0 for float32.
+
+    Both paths together cost a launch more, and neither fills the GPU alone: unless they are predicted to be faster by
+    5 % than one path for all, and at least 5 % of the windows prefer either, all windows are ``True``, or none.
+    Synchronises with the device.
+
+    Example:
+        >>> entries, blocks = torch.tensor([256, 64]), torch.tensor([4, 8])  # full blocks; one entry a column
+        >>> prefer_blocks_by_window(entries.repeat(9_000), blocks.repeat(9_000))[:4].tolist()
+        [True, False, True, False]
+        >>> prefer_blocks_by_window(entries, blocks).tolist()  # too small for two launches
+        [False, False]
     """
-    rates = SM90 if device is None else rates_on(device, dtype)
-    predicted = rates.predict_us(rows, entries, blocks, row_bytes, weighted=weighted)
-    return predicted["tc"] < predicted["cuda"]
+    rates = SM90 if rates is None else rates
+    a_window, a_row = rates.blocks.per_row, rates.rows.per_row
+    a_block = rates.blocks.per_entry + rates.blocks.per_byte * row_bytes
+    an_entry = rates.rows.per_entry + rates.rows.per_byte * row_bytes
+    lost = (blocks * a_block).add_(entries, alpha=-an_entry).add_(a_window - 8 * a_row)
+    sums = torch.stack([lost.clamp(max=0).sum(), (lost < 0).sum(), blocks.sum(), entries.sum()])
+    gained, preferring, num_blocks, num_entries = sums.double().tolist()
+    num_windows = max(entries.shape[0], 1)
+    all_tc = rates.blocks.fixed + (a_window * num_windows + a_block * num_blocks) / 1e6
+    all_cuda = rates.rows.fixed + (8 * a_row * num_windows + an_entry * num_entries) / 1e6
+    both = rates.blocks.fixed + all_cuda + gained / 1e6
+    if both < (1 - LEAST) * min(all_tc, all_cuda) and LEAST <= preferring / num_windows <= 1 - LEAST:
+        return lost < 0
+    return torch.full_like(lost, all_tc < all_cuda and num_entries > 0, dtype=torch.bool)

@@ -15,29 +15,38 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
-from . import bitblock
 from .adjacency import Adjacency, compress, transpose
+from .bitblock import BitBlocks
 from .cost import paths_on
 from .graph_arguments import (
+    as_device,
     check_choice,
+    check_csr,
     check_edge_index,
     check_edge_weight,
+    check_finite,
     check_ids,
     check_rowptr,
     check_sizes,
+    check_state,
+    largest_id_plus_one,
 )
-from .reorder import REORDERS, row_order
-from .row_plan import longest_piece, plan_rows
-from .stats import GraphStats, graph_stats
+from .inference import outliving_inference
+from .normalisation import symmetric, with_loops
+from .reorder import REORDERS
+from .settle import check_not_captured, settle
+from .stats import GraphStats
+from .views import Views
 
 Path = Literal["auto", "tc", "cuda"]
 Flow = Literal["source_to_target", "target_to_source"]
 PATHS: tuple[Path, ...] = ("auto", "tc", "cuda")
+FLOWS: tuple[Flow, ...] = ("source_to_target", "target_to_source")
 
 
 @dataclass(frozen=True, eq=False)
 class TCGraph:
-    """A translated graph: adjacency, sizes, optional edge weights; transpose and blocks are built on first need.
+    """A translated graph: adjacency, sizes, optional edge weights; transpose and views are built on first need.
 
     Build one with :meth:`from_edge_index`, :meth:`from_csr` or :func:`torch_tcgnn.as_graph`.
 
@@ -85,7 +94,8 @@ class TCGraph:
             num_nodes: node count, or ``(num_sources, num_targets)`` of a bipartite graph; default: largest id + 1.
             edge_weight: ``[E]`` or ``[E, H]`` floating point.
             flow: ``"target_to_source"`` swaps the roles of the two rows, as PyG's ``flow`` does.
-            reorder: ``"none"``, ``"degree"``, ``"rcm"``, ``"lsh"`` or ``"community"``.
+            reorder: ``"none"``, ``"degree"``, ``"rcm"``, ``"lsh"`` or ``"community"``; the order is used where it saves
+                at least 3 % of the time that the cost model predicts (see :attr:`GraphStats.reordered`).
             path: which kernels to use on a GPU.
             validate: check ids (one synchronisation with the device).
 
@@ -94,7 +104,7 @@ class TCGraph:
                 the wrong length, an unknown ``flow``, ``reorder`` or ``path``.
             TypeError: ``edge_weight`` is not floating point, ``num_nodes`` is no count.
         """
-        check_choice("flow", flow, ("source_to_target", "target_to_source"))
+        check_choice("flow", flow, FLOWS)
         check_choice("path", path, PATHS)
         check_choice("reorder", reorder, REORDERS)
         check_edge_index(edge_index)
@@ -105,7 +115,7 @@ class TCGraph:
                 num_nodes = stored
             edge_index = plain()
         if num_nodes is None:
-            num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+            num_nodes = largest_id_plus_one(edge_index)
         sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         num_cols, num_rows = check_sizes("num_nodes", sizes)
         source, target = (0, 1) if flow == "source_to_target" else (1, 0)
@@ -147,12 +157,11 @@ class TCGraph:
         """
         check_choice("path", path, PATHS)
         check_choice("reorder", reorder, REORDERS)
-        if rowptr.device != col.device:
-            raise ValueError(f"rowptr is on {rowptr.device}, but col is on {col.device}: move one of them with .to()")
+        check_csr(rowptr, col, size)
         if validate:
             check_rowptr(rowptr, col)
         num_rows = rowptr.shape[0] - 1
-        num_cols, named_rows = check_sizes("size", (num_rows, num_rows) if size is None else tuple(reversed(size)))
+        num_cols, named_rows = check_sizes("size", (num_rows, num_rows) if size is None else tuple(size[::-1]))
         if named_rows != num_rows:
             raise ValueError(f"size must have {num_rows} rows, as rowptr has, got {size}")
         row = torch.repeat_interleave(rowptr.long().diff(), output_size=col.shape[0])
@@ -184,50 +193,59 @@ class TCGraph:
     @property
     def has_duplicates(self) -> bool:
         """Whether some edge is listed more than once."""
-        return self.blocks.slot_ptr.numel() > 0
+        return self.num_slots < self.num_edges
 
     @property
     def num_slots(self) -> int:
-        """Number of distinct edges."""
-        return self.blocks.num_slots
+        """Number of distinct edges, counted on first use."""
+        if "num_slots" not in self._derived:
+            self._derived["num_slots"] = self.num_edges - int(self.adjacency.repeats().sum())
+        return self._derived["num_slots"]
 
     @property
-    def blocks(self) -> bitblock.BitBlocks:
-        """Tensor-core blocks of the adjacency (windows of 8 rows), built on first use."""
-        if "blocks" not in self._derived:
-            with torch.inference_mode(False):  # training may use what inference built
-                order = row_order(self.adjacency, self.num_cols, self.reorder)
-                self._derived["blocks"] = bitblock.build(
-                    self.adjacency.rowptr, self.adjacency.col, self.num_cols, row_order=order
-                )
-        return self._derived["blocks"]
+    def views(self) -> Views:
+        """What kernels on a GPU read of the pattern; shared by the graphs that have it."""
+        if "views" not in self._derived:
+            pattern = replace(self.adjacency, edge=self.adjacency.edge.new_empty(0))
+            self._derived.setdefault("views", Views(pattern, self.num_cols, self.reorder))
+        return self._derived["views"]
+
+    def _shared(self) -> dict[Any, Any]:
+        """What a graph of the same pattern starts with; nothing under ``torch.compile``, which sees bare tensors."""
+        return {} if torch.compiler.is_compiling() else {"views": self.views}
+
+    @property
+    def blocks(self) -> BitBlocks:
+        """Tensor-core blocks of all windows of 8 rows, built on first use."""
+        return self.views.blocks
 
     @property
     def stats(self) -> GraphStats:
         """Sizes and densities, measured on first use."""
-        if "stats" not in self._derived:
-            self._derived["stats"] = graph_stats(self.adjacency, self.blocks)
-        return self._derived["stats"]
+        return self.views.stats
 
-    def prepared(self) -> Adjacency:
-        """The adjacency with what the kernels of :attr:`path` need on this device, built once."""
-        if "prepared" not in self._derived:
+    def prepared(self, dtype: torch.dtype | None = None) -> Adjacency:
+        """The adjacency with what the kernels of :attr:`path` need on this device, built once.
+
+        Args:
+            dtype: of the features that tensor cores multiply; ``None`` for operators that run on rows.
+        """
+        key = _view_of(dtype)
+        if key not in self._derived:
             paths = paths_on(self.path, self.device)
-            with torch.inference_mode(False):
-                longest = longest_piece(self.num_edges)
-                plan = plan_rows(self.adjacency.rowptr, longest=longest) if "cuda" in paths else None
-            blocks = self.blocks if "tc" in paths else None
-            self._derived["prepared"] = replace(self.adjacency, plan=plan, blocks=blocks)
-        return self._derived["prepared"]
+            if key == "rows" and paths:
+                paths = ("cuda",)
+            self._derived.setdefault(key, self.views.on(self.adjacency, paths, dtype or torch.float32))
+        return self._derived[key]
 
-    def operands(self) -> list[Tensor]:
+    def operands(self, dtype: torch.dtype | None = None) -> list[Tensor]:
         """:meth:`prepared` as the tensor list that ops take.
 
         Under ``torch.compile`` a graph that was not used before is passed as bare rows: the portable kernels run.
         """
-        if torch.compiler.is_compiling() and "prepared" not in self._derived:
+        if torch.compiler.is_compiling() and _view_of(dtype) not in self._derived:
             return self.adjacency.tensors()
-        return self.prepared().tensors()
+        return self.prepared(dtype).tensors()
 
     def t(self) -> TCGraph:
         """The reversed graph, with the same edge numbers; built once, and ``g.t().t() is g``."""
@@ -235,18 +253,20 @@ class TCGraph:
             if torch.compiler.is_compiling():
                 adjacency = transpose(self.adjacency, self.num_cols)
                 return TCGraph(adjacency, self.num_rows, self.weight, self.path, self.reorder)
+            check_not_captured(self.device)
             with torch.inference_mode(False):  # training may use what inference built
                 adjacency = transpose(self.adjacency, self.num_cols)
+            settle(self.device)
             flipped = TCGraph(adjacency, self.num_rows, self.weight, self.path, self.reorder)
-            if flipped.adjacency.col is self.adjacency.col and "blocks" in self._derived:
-                flipped._derived["blocks"] = self._derived["blocks"]
+            if flipped.adjacency.col is self.adjacency.col:
+                flipped._derived["views"] = self.views
             flipped._derived["t"] = self
-            self._derived["t"] = flipped
+            self._derived.setdefault("t", flipped)
         return self._derived["t"]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TCGraph:
         """A copy on ``device``; derived structure is rebuilt there on need. Returns itself when already there."""
-        device = torch.device(device)
+        device = as_device(device)
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         a = self.adjacency
@@ -262,19 +282,20 @@ class TCGraph:
             weight: ``[E]`` or ``[E, H]`` floating point in input edge order, or ``None``.
         """
         check_edge_weight("weight", weight, self.num_edges, self.device)
-        derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
-        return TCGraph(self.adjacency, self.num_cols, weight, self.path, self.reorder, derived)
+        return TCGraph(self.adjacency, self.num_cols, weight, self.path, self.reorder, self._shared())
 
+    @outliving_inference
     def in_storage_order(self) -> TCGraph:
         """The same graph with its edges numbered as they are stored: by target, then by source.
 
         Weights that stay the same over many calls are then read in sequence, not by edge number. :attr:`weight` is
         permuted with the edges; :meth:`to_edge_index` gives the new order.
         """
-        adjacency = replace(self.adjacency, edge=self.adjacency.edge[:0])
+        adjacency = replace(self.adjacency, edge=self.adjacency.edge.new_empty(0))
         weight = None if self.weight is None else self.adjacency.to_entries(self.weight)
-        derived = {k: v for k, v in self._derived.items() if k in ("blocks", "stats")}
-        return TCGraph(adjacency, self.num_cols, weight, self.path, self.reorder, derived)
+        if weight is not None and weight.is_inference():
+            weight = weight.clone()
+        return TCGraph(adjacency, self.num_cols, weight, self.path, self.reorder, self._shared())
 
     def csr(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(rowptr, col, weight)`` with the weight in the order of ``col``."""
@@ -286,6 +307,7 @@ class TCGraph:
         entries = torch.stack([self.adjacency.col.long(), self.adjacency.rows()], dim=1)
         return self.adjacency.to_edges(entries).t().contiguous()
 
+    @outliving_inference
     def with_self_loops(self, fill: float = 1.0, *, remaining: bool = True) -> TCGraph:
         """Add one loop a node after the other edges, as PyG's ``add_remaining_self_loops``.
 
@@ -297,26 +319,14 @@ class TCGraph:
         Raises:
             ValueError: the graph is bipartite.
         """
+        check_finite("fill", fill)
         if self.num_rows != self.num_cols:
             raise ValueError(f"self loops need a square graph, got {self.num_cols} sources and {self.num_rows} targets")
-        edge_index = self.to_edge_index()
-        loops = torch.arange(self.num_rows, device=self.device)
-        keep = edge_index[0] != edge_index[1]
-        weight = None
-        if self.weight is not None or fill != 1.0:
-            weight = self.weight if self.weight is not None else torch.ones(self.num_edges, device=self.device)
-            loop_weight = weight.new_full((self.num_rows, *weight.shape[1:]), fill)
-            if remaining:
-                loop = (~keep).nonzero().view(-1)
-                last = loops.new_full((self.num_rows,), -1).scatter_reduce(0, edge_index[0][loop], loop, "amax")
-                node = (last >= 0).nonzero().view(-1)
-                loop_weight = loop_weight.index_put((node,), weight[last[node]])
-            weight = torch.cat([weight[keep], loop_weight])
-        edge_index = torch.cat([edge_index[:, keep], loops.expand(2, -1)], dim=1)
-        return TCGraph.from_edge_index(
-            edge_index, self.num_rows, weight, reorder=self.reorder, path=self.path, validate=False
-        )
+        edges, weight = with_loops(self.to_edge_index(), self.weight, self.num_rows, fill, remaining=remaining)
+        options = {"reorder": self.reorder, "path": self.path, "validate": False}
+        return TCGraph.from_edge_index(edges, self.num_rows, weight, **options)
 
+    @outliving_inference
     def gcn_norm(self, *, improved: bool = False, add_self_loops: bool = True) -> TCGraph:
         """Symmetric normalisation ``D^-1/2 (A + I) D^-1/2`` with degrees over targets (Kipf & Welling, 2017).
 
@@ -327,14 +337,8 @@ class TCGraph:
         A node of degree zero gets weight 0. The result's :attr:`weight` is differentiable in this graph's weight.
         """
         graph = self.with_self_loops(2.0 if improved else 1.0) if add_self_loops else self
-        edge_index = graph.to_edge_index()
-        weight = graph.weight
-        if weight is None:
-            weight = torch.ones(graph.num_edges, device=graph.device)
-        degree = weight.new_zeros(graph.num_rows).index_add(0, edge_index[1], weight)
-        scale = degree.pow(-0.5)
-        scale = scale.masked_fill(scale == float("inf"), 0.0)
-        return graph.with_weight(scale[edge_index[0]] * weight * scale[edge_index[1]])
+        weight = torch.ones(graph.num_edges, device=graph.device) if graph.weight is None else graph.weight
+        return graph.with_weight(symmetric(graph.adjacency, weight))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain tensors and values, fit for ``torch.save`` and ``weights_only=True``; see :meth:`from_dict`."""
@@ -346,7 +350,8 @@ class TCGraph:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> TCGraph:
-        """Rebuild what :meth:`to_dict` wrote."""
+        """Rebuild what :meth:`to_dict` wrote; raises TypeError or ValueError on anything else."""
+        check_state(state, ("rowptr", "col", "edge", "weight", "num_cols", "path", "reorder"))
         adjacency = Adjacency(state["rowptr"], state["col"], state["edge"])
         return cls(adjacency, state["num_cols"], state["weight"], state["path"], state["reorder"])
 
@@ -361,6 +366,11 @@ class TCGraph:
         return (
             f"TCGraph({self.num_rows} targets, {self.num_cols} sources, {self.num_edges} edges{weight}, {self.device})"
         )
+
+
+def _view_of(dtype: torch.dtype | None) -> str:
+    """Under which name an adjacency is kept: tensor cores gain by the bytes of their elements, and take no float64."""
+    return "rows" if dtype is None or dtype == torch.float64 else f"blocks for {dtype.itemsize} bytes"
 
 
 def _flatten(g: TCGraph) -> tuple[list[Tensor | None], list[int | str]]:

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
+LARGEST_ID = 2**31 - 1
+"""First id that int32 columns cannot hold beside a count of nodes in int32."""
+
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise where ``value`` is none of ``choices``."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Raise where ``value`` is no tensor, or a sparse one."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a Tensor, got {type(value).__name__}")
+    if value.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense Tensor, got layout {value.layout}: use .to_dense()")
+
+
+def is_count(value: object) -> bool:
+    """Whether ``value`` is an integer, no truth value: Python's, NumPy's, or a compiler's."""
+    return isinstance(value, (int, torch.SymInt, Integral)) and not isinstance(value, bool)
+
+
+def check_count(name: str, value: Any, *, least: int) -> None:
+    """Raise where ``value`` is no integer of at least ``least``."""
+    if not is_count(value):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise where ``value`` is no real number: Python's, NumPy's, or a compiler's."""
+    if isinstance(value, bool) or not isinstance(value, (float, int, torch.SymFloat, torch.SymInt, Real)):
+        got = repr(value) if isinstance(value, str) else type(value).__name__
+        raise TypeError(f"{name} must be a number, got {got}")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raise where ``value`` is no finite real number."""
+    check_number(name, value)
+    if not float("-inf") < value < float("inf"):  # NaN fails too
+        raise ValueError(f"{name} must be finite, got {value}")
+
+
+def check_probability(name: str, value: Any) -> None:
+    """Raise where ``value`` is no number in ``[0, 1]``."""
+    check_number(name, value)
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be a probability in [0, 1], got {value}")
 
 
 def check_sizes(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
@@ -19,21 +65,65 @@ def check_sizes(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
     if len(sizes) != 2:
         raise ValueError(f"{name} must be two counts, got {sizes}")
     for n in sizes:
-        if not isinstance(n, (int, torch.SymInt, Integral)):
+        if not is_count(n):
             raise TypeError(f"{name} must be a count or a tuple of two, got {n!r}")
         if not 0 <= n < 2**31:
             raise ValueError(f"{name} must lie in [0, 2**31) (ids are int32), got {n}")
     return sizes[0], sizes[1]
 
 
+def largest_id_plus_one(edge_index: Tensor) -> int:
+    """Number of nodes where nobody gave one.
+
+    Raises:
+        ValueError: ids that are negative, or too large for int32.
+    """
+    if edge_index.numel() == 0:
+        return 0
+    low, high = (int(end) for end in edge_index.aminmax())
+    if low < 0 or high >= LARGEST_ID:
+        for which in (0, 1):
+            check_ids(edge_index, which, LARGEST_ID)
+    return high + 1
+
+
 def check_edge_index(edge_index: Tensor) -> None:
     """Raise where ``edge_index`` is not an integer tensor ``[2, E]``."""
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(f"edge_index must be a Tensor, got {type(edge_index).__name__}")
+    check_tensor("edge_index", edge_index)
     if edge_index.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"edge_index must be int32 or int64, got {edge_index.dtype}")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index must have shape [2, num_edges], got {tuple(edge_index.shape)}")
+
+
+def as_device(device: object) -> torch.device:
+    """The device that a name, a number or a device stands for.
+
+    Raises:
+        TypeError: something else.
+    """
+    if not isinstance(device, str | int | torch.device):
+        raise TypeError(f"device must be a torch.device or its name, got {type(device).__name__}")
+    return torch.device(device)
+
+
+def check_state(state: object, names: tuple[str, ...]) -> None:
+    """Raise where ``state`` is no dictionary that has ``names``."""
+    if not isinstance(state, dict):
+        raise TypeError(f"state must be a dictionary that to_dict wrote, got {type(state).__name__}")
+    missing = [name for name in names if name not in state]
+    if missing:
+        raise ValueError(f"state lacks {', '.join(missing)}, got {', '.join(map(str, state)) or 'nothing'}")
+
+
+def check_csr(rowptr: Tensor, col: Tensor, size: object) -> None:
+    """Raise where compressed rows are no tensors of one device, or ``size`` is no pair."""
+    for name, t in (("rowptr", rowptr), ("col", col)):
+        check_tensor(name, t)
+    if rowptr.device != col.device:
+        raise ValueError(f"rowptr is on {rowptr.device}, but col is on {col.device}: move one of them with .to()")
+    if size is not None and not isinstance(size, tuple | list):
+        raise TypeError(f"size must be (num_rows, num_cols), got {size!r}")
 
 
 def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
@@ -56,8 +146,18 @@ def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
 
 
 def check_ids(edge_index: Tensor, which: int, size: int, name: str = "edge_index") -> None:
-    """Raise where row ``which`` of ``edge_index`` holds an id outside ``[0, size)``; names the first such edge."""
+    """Raise where row ``which`` of ``edge_index`` holds an id outside ``[0, size)``; names the first such edge.
+
+    A compiled program asserts the same when it runs, without waiting: on a CPU as a RuntimeError, on a GPU as the
+    device's assertion, instead of reading memory that is not there.
+    """
     ids = edge_index[which]
+    if torch.compiler.is_compiling():
+        inside = ((ids >= 0) & (ids < size)).all()
+        torch.ops.aten._assert_async.msg(inside, f"{name} holds a node outside [0, num_nodes)")
+        return
+    if ids.is_meta:
+        raise ValueError(f"{name} is on meta, where ids have no values: move it with .to(), or pass validate=False")
     if ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size):
         return
     bad = int(((ids < 0) | (ids >= size)).nonzero()[0])
@@ -69,6 +169,7 @@ def check_edge_weight(name: str, weight: Tensor | None, num_edges: int, device: 
     """Raise where ``weight`` is neither ``None`` nor floating point ``[num_edges(, H)]`` on ``device``."""
     if weight is None:
         return
+    check_tensor(name, weight)
     if not weight.is_floating_point():
         raise TypeError(f"{name} must be floating point, got {weight.dtype}")
     if weight.dim() not in (1, 2) or weight.shape[0] != num_edges:

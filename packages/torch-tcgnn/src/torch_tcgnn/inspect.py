@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .cost import dtype_name, rates_on
+from . import bitblock
+from .cost import Work, dtype_name, rates_on
 from .data import GraphData
 from .functional import spmm
 from .graph import TCGraph
-from .reorder import REORDERS
-from .stats import GraphStats
+from .reorder import REORDERS, pays, row_order
+from .stats import GraphStats, graph_stats
 from .stopwatch import kernel_medians_us
 
 WIDTHS = (16, 32, 64, 128, 256)
@@ -46,7 +47,7 @@ class WidthTimes:
     Attributes:
         width: features.
         predicted_us: microseconds by the cost model.
-        measured_us: microseconds of the kernels; empty where nothing was measured.
+        measured_us: microseconds of the kernels, of row orders those that are used; empty where nothing was measured.
     """
 
     width: int
@@ -67,7 +68,8 @@ class Inspection:
         symmetric: whether every edge has its reverse.
         fill: distinct edges over the square of the nodes.
         degrees: of the incoming edges.
-        windows: block statistics by row order.
+        windows: block statistics by row order, whether or not it is used.
+        used: row orders that a graph built with them would keep: those that save at least 3 % of the predicted time.
         skipped: row orders that could not be computed, and why.
         dtype: of the features of :attr:`times`.
         times: by width.
@@ -83,6 +85,7 @@ class Inspection:
     fill: float
     degrees: Degrees
     windows: dict[str, GraphStats]
+    used: list[str]
     skipped: dict[str, str]
     dtype: str
     times: list[WidthTimes]
@@ -126,8 +129,7 @@ def inspect(
             raise ValueError(f"{name} must be {allowed}, got {wrong[0]!r}")
     device = torch.device(device)
     g = TCGraph.from_edge_index(graph.edge_index.to(device), graph.num_nodes, validate=False)
-    graphs, skipped = _reordered(g, reorders)
-    windows = {name: ordered.stats for name, ordered in graphs.items()}
+    windows, used, skipped = _reordered(g, reorders)
     source, target = graph.edge_index
     return Inspection(
         name=graph.name,
@@ -139,9 +141,10 @@ def inspect(
         fill=g.num_slots / graph.num_nodes**2 if graph.num_nodes else 0.0,
         degrees=degrees(g),
         windows=windows,
+        used=used,
         skipped=skipped,
         dtype=dtype_name(dtype),
-        times=[_times(g, graphs, width, dtype, rounds if measure else 0) for width in widths],
+        times=[_times(g, windows, used, width, dtype, rounds if measure else 0) for width in widths],
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     )
 
@@ -162,38 +165,40 @@ def degrees(g: TCGraph) -> Degrees:
     )
 
 
-def _reordered(g: TCGraph, reorders: Iterable[str]) -> tuple[dict[str, TCGraph], dict[str, str]]:
-    """Graphs by row order with their blocks built, and the orders that this machine cannot compute."""
-    graphs: dict[str, TCGraph] = {}
+def _reordered(g: TCGraph, reorders: Iterable[str]) -> tuple[dict[str, GraphStats], list[str], dict[str, str]]:
+    """Statistics by row order, the orders that pay, and those that this machine cannot compute."""
+    windows: dict[str, GraphStats] = {}
+    used: list[str] = []
     skipped: dict[str, str] = {}
     for name in reorders:
-        ordered = g if name == "none" else replace(g, reorder=name, _derived={})
         try:
-            _ = ordered.blocks
+            order = row_order(g.adjacency, g.num_cols, name)
         except ImportError as error:
             skipped[name] = str(error)
-        else:
-            graphs[name] = ordered
-    return graphs, skipped
+            continue
+        blocks = bitblock.build(g.adjacency.rowptr, g.adjacency.col, g.num_cols, row_order=order)
+        windows[name] = graph_stats(g.adjacency, g.num_cols, blocks)
+        if order is not None and pays(g.adjacency, g.num_cols, order):
+            used.append(name)
+    return windows, used, skipped
 
 
-def _times(g: TCGraph, graphs: dict[str, TCGraph], width: int, dtype: torch.dtype, rounds: int) -> WidthTimes:
+def _times(
+    g: TCGraph, windows: dict[str, GraphStats], used: list[str], width: int, dtype: torch.dtype, rounds: int
+) -> WidthTimes:
     rates = rates_on(g.device, dtype)
     row_bytes = width * dtype.itemsize
-    predicted = {"cuda": rates.rows.predict_us(g.num_rows, g.num_edges, row_bytes)}
-    for name, ordered in graphs.items():
-        blocks = ordered.blocks.num_blocks
-        predicted[f"tc/{name}"] = rates.predict_us(g.num_rows, g.num_edges, blocks, row_bytes)["tc"]
+    predicted = {"cuda": rates.predict_us(Work(rows=g.num_rows, entries=g.num_edges), row_bytes)}
+    for name, stats in windows.items():
+        work = Work(windows=-(-g.num_rows // 8), blocks=stats.blocks)
+        predicted[f"tc/{name}"] = rates.predict_us(work, row_bytes)
     if not rounds:
         return WidthTimes(width, predicted, {})
     x = torch.ones(g.num_cols, width, dtype=dtype, device=g.device)
     forced = {"cpu": g}
     if g.device.type == "cuda":
         forced = {"cuda": replace(g, path="cuda", _derived={})}
-        forced |= {f"tc/{name}": _by_blocks(ordered) for name, ordered in graphs.items()}
+        orders = [name for name in windows if name == "none" or name in used]
+        forced |= {f"tc/{name}": replace(g, path="tc", reorder=name, _derived={}) for name in orders}
     calls = {path: (lambda graph=graph: spmm(graph, x)) for path, graph in forced.items()}
     return WidthTimes(width, predicted, kernel_medians_us(calls, g.device, rounds=rounds))
-
-
-def _by_blocks(g: TCGraph) -> TCGraph:
-    return replace(g, path="tc", _derived={"blocks": g.blocks})

@@ -27,10 +27,12 @@ except ImportError as error:
 
 from . import cache
 from .accelerate import accelerate, report, restore
-from .data import GraphData, load
+from .data import GraphData
 from .data.locate import Root
+from .fit_arguments import as_graph_data, check_classifier
 from .functional.arguments import PRECISIONS, Precision, check_choice
 from .graph import Path, TCGraph
+from .graph_arguments import check_count
 from .interop import as_graph
 
 __all__ = ["FullGraph", "GraphStatsMonitor", "NodeBatch", "NodeClassifier", "TCGNNAccelerator"]
@@ -90,10 +92,11 @@ class TCGNNAccelerator(Callback):
 class GraphStatsMonitor(Callback):
     """Log what the graphs of a training run look like to the kernels, as means over the measured batches of an epoch.
 
-    Logged: ``graph/reuse`` (entries served by one gathered row, ``nnz / v8``), ``graph/blocks``, ``graph/density``,
-    ``graph/build_ms`` (translating the batch's graph with its blocks, timed here), ``graph/bytes`` of it; of the
-    layers' shared cache ``graph/cache_bytes``, and ``graph/cache_hits`` and ``graph/cache_misses`` of the training
-    batches. A ``TCGraph`` in the batch keeps what layers derive from it; then the cache stays idle.
+    Logged: ``graph/reuse`` (entries served by one gathered row, ``nnz / v8``), ``graph/tc_fraction`` (share of the
+    entries in windows that suit tensor cores), ``graph/blocks``, ``graph/density``, ``graph/build_ms`` (translating the
+    batch's graph with its blocks, timed here), ``graph/bytes`` of it; of the layers' shared cache
+    ``graph/cache_bytes``, and ``graph/cache_hits`` and ``graph/cache_misses`` of the training batches. A ``TCGraph`` in
+    the batch keeps what layers derive from it; then the cache stays idle.
 
     Args:
         every_n_batches: measure each ``n``-th batch of an epoch; a graph that stays the same object is measured once.
@@ -108,8 +111,7 @@ class GraphStatsMonitor(Callback):
     """
 
     def __init__(self, *, every_n_batches: int = 1) -> None:
-        if every_n_batches < 1:
-            raise ValueError(f"every_n_batches must be at least 1, got {every_n_batches}")
+        check_count("every_n_batches", every_n_batches, least=1)
         self.every_n_batches = every_n_batches
         self._measured: weakref.ref | None = None
         self._figures: dict[str, float] = {}
@@ -149,6 +151,7 @@ class GraphStatsMonitor(Callback):
         self._measured = weakref.ref(adj)
         self._figures = {
             "graph/reuse": stats.reuse,
+            "graph/tc_fraction": stats.tc_fraction,
             "graph/blocks": float(stats.blocks),
             "graph/density": stats.density,
             "graph/build_ms": build_ms,
@@ -230,6 +233,7 @@ class NodeClassifier(LightningModule):
         decayed: submodules of ``model`` that it applies to (``("conv1",)`` in GCN); default: all of it.
 
     Raises:
+        TypeError: ``model`` is no module, or a number none.
         ValueError: an option out of range; ``decayed`` names no parameter; a mask that selects no node.
 
     Example:
@@ -252,10 +256,7 @@ class NodeClassifier(LightningModule):
         decayed: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2, got {num_classes}")
-        if not (lr > 0 and weight_decay >= 0):
-            raise ValueError(f"lr must be positive and weight_decay not negative, got lr={lr}, {weight_decay=}")
+        check_classifier(model, num_classes, lr, weight_decay)
         decayed = None if decayed is None else list(decayed)
         self.save_hyperparameters(ignore=["model"])
         self.model = model
@@ -329,6 +330,7 @@ class FullGraph(LightningDataModule):
         path: likewise.
 
     Raises:
+        TypeError: ``data`` is neither a graph nor a name.
         ValueError: the graph lacks ``x``, ``y`` or a mask; it has edge weights, which ``translate=False`` would lose.
         FileNotFoundError: the files of a named graph are not there.
 
@@ -349,7 +351,7 @@ class FullGraph(LightningDataModule):
         path: Path = "auto",
     ) -> None:
         super().__init__()
-        self.graph_data = load(data, root) if isinstance(data, str) else data
+        self.graph_data = as_graph_data(data, root)
         self.translate, self.reorder = translate, reorder
         self.path: Path = path
         self._parts: dict[str, Any] = {name: getattr(self.graph_data, name) for name in _PARTS}

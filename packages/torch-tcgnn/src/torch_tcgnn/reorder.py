@@ -10,10 +10,38 @@ import torch
 from torch import Tensor
 
 from .adjacency import Adjacency
+from .bitblock import WIDTH
+from .community import community_order
+from .cost import TYPICAL_WIDTH, Work, rates_on
+from .window_counts import vectors_per_window
 
 REORDERS = ("none", "degree", "rcm", "lsh", "community")
 NUM_HASHES = 16
-PROPAGATION_ROUNDS = 8
+LEAST_GAIN = 0.03
+"""Share of the predicted time that an order must save to be used."""
+
+
+def useful_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
+    """The order ``name`` where it pays, else ``None``.
+
+    It pays where it saves :data:`LEAST_GAIN` of the predicted time of the tensor-core product with 128 float32
+    features; arguments and errors as :func:`row_order`.
+    """
+    order = row_order(adjacency, num_cols, name)
+    return order if order is not None and pays(adjacency, num_cols, order) else None
+
+
+def pays(adjacency: Adjacency, num_cols: int, order: Tensor) -> bool:
+    """Whether :func:`useful_order` keeps ``order`` (``[num_rows]`` integer)."""
+    as_they_are, ordered = (_predicted_us(adjacency, num_cols, rows) for rows in (None, order))
+    return ordered <= (1 - LEAST_GAIN) * as_they_are
+
+
+def _predicted_us(adjacency: Adjacency, num_cols: int, order: Tensor | None) -> float:
+    vectors = vectors_per_window(adjacency, num_cols, row_order=order)
+    work = Work(windows=vectors.shape[0], blocks=int(((vectors + WIDTH - 1) // WIDTH).sum()))
+    rates = rates_on(adjacency.col.device, torch.float32)
+    return rates.predict_us(work, TYPICAL_WIDTH * torch.float32.itemsize)
 
 
 def row_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
@@ -23,7 +51,7 @@ def row_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
         adjacency: the pattern.
         num_cols: number of columns.
         name: ``"degree"`` (longest rows first), ``"rcm"`` (reverse Cuthill–McKee, SciPy), ``"lsh"`` (MinHash
-            signatures sorted) or ``"community"`` (label propagation, members beside each other).
+            signatures sorted) or ``"community"`` (communities by modularity, in them by common neighbours).
 
     Raises:
         ValueError: ``"rcm"`` or ``"community"`` on a bipartite pattern.
@@ -33,7 +61,9 @@ def row_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
         return None
     if name in ("rcm", "community") and adjacency.num_rows != num_cols:
         raise ValueError(f"reorder={name!r} needs a square graph, got {adjacency.num_rows} rows and {num_cols} columns")
-    return {"degree": _degree, "rcm": _rcm, "lsh": _lsh, "community": _community}[name](adjacency)
+    if name == "community":
+        return community_order(adjacency, num_cols, _lsh(adjacency))
+    return {"degree": _degree, "rcm": _rcm, "lsh": _lsh}[name](adjacency)
 
 
 def _degree(adjacency: Adjacency) -> Tensor:
@@ -66,27 +96,3 @@ def _lsh(adjacency: Adjacency) -> Tensor:
         least = value.new_full((adjacency.num_rows,), prime).scatter_reduce(0, row, value, "amin")
         order = order[least[order].sort(stable=True)[1]]
     return order
-
-
-def _community(adjacency: Adjacency) -> Tensor:
-    """Group rows by label propagation; inside a community, rows that share their smallest neighbours are adjacent."""
-    row, col = adjacency.rows(), adjacency.col.long()
-    between = row != col  # with a self loop, a row's own label would outvote neighbours that still disagree
-    row, col = row[between], col[between]
-    label = torch.arange(adjacency.num_rows, device=col.device)
-    for _ in range(PROPAGATION_ROUNDS):
-        label = _most_common_label(row, label[col], label)
-    order = _lsh(adjacency)
-    return order[label[order].sort(stable=True)[1]]
-
-
-def _most_common_label(row: Tensor, neighbour: Tensor, label: Tensor) -> Tensor:
-    """One synchronous round: each row takes its neighbours' most common label (own counted; ties: the smallest)."""
-    num_rows = label.shape[0]
-    ids = torch.arange(num_rows, device=label.device)
-    key = torch.cat([row, ids]) * num_rows + torch.cat([neighbour, label])
-    distinct, votes = key.unique(return_counts=True)
-    owner, candidate = distinct // num_rows, distinct % num_rows
-    rank = votes * num_rows + (num_rows - 1 - candidate)
-    best = rank.new_zeros(num_rows).scatter_reduce(0, owner, rank, "amax")
-    return num_rows - 1 - best % num_rows

@@ -21,7 +21,8 @@ FEW_ENTRIES = 1 << 20
 """Below this many entries a graph's hubs end last, and pieces are half as long."""
 WIDE = 64
 """Rows of more entries have a warp of their own; shorter ones share one."""
-TRIP = 4
+TRIP_BITS = 2
+TRIP = 1 << TRIP_BITS
 """Entries that a row has in flight: rows that need equally many trips of this size are neighbours in the list."""
 
 
@@ -44,6 +45,10 @@ class RowPlan:
     short: Tensor
     cut_rows: Tensor
 
+    @property
+    def num_rows(self) -> int:
+        return self.cut_rows.shape[0] + self.wide.shape[0] + self.short.shape[0]
+
     def tensors(self) -> list[Tensor]:
         return [self.pieces, self.wide, self.short, self.cut_rows]
 
@@ -53,25 +58,41 @@ def longest_piece(num_edges: int) -> int:
     return LONGEST if num_edges >= FEW_ENTRIES else LONGEST // 2
 
 
-def plan_rows(rowptr: Tensor, *, longest: int = LONGEST) -> RowPlan:
-    """Sort and cut the rows of ``rowptr`` (``[num_rows + 1]`` integer); synchronises with the device for the sizes."""
-    dtype = rowptr.dtype
-    rowptr = rowptr.long()
-    length = rowptr.diff()
-    key = torch.where(length > WIDE, length, (length + TRIP - 1) // TRIP)
-    row = key.sort(descending=True, stable=True)[1]
-    num_cut, num_wide = torch.stack([(length > longest).sum(), (length > WIDE).sum()]).tolist()
-    items = torch.stack([row, rowptr[:-1][row], rowptr[1:][row]], dim=1)
+def plan_rows(rowptr: Tensor, *, longest: int = LONGEST, rows: Tensor | None = None) -> RowPlan:
+    """Sort and cut rows; synchronises with the device for the sizes.
 
-    cut = row[:num_cut]
-    count = (length[cut] + longest - 1) // longest
+    Args:
+        rowptr: ``[num_rows + 1]`` integer.
+        longest: entries from which on a row is cut.
+        rows: ``[R]`` integer: the rows to plan for; default: all.
+    """
+    dtype = rowptr.dtype
+    begin, end = rowptr[:-1], rowptr[1:]
+    if rows is not None:
+        begin, end = begin.index_select(0, rows), end.index_select(0, rows)
+    length = end - begin
+    wide = min(WIDE, longest)
+    key = torch.where(length > wide, length, (length + (TRIP - 1)) >> TRIP_BITS)
+    place = key.sort(descending=True, stable=True)[1]
+    row = place if rows is None else rows.index_select(0, place)
+    items = torch.stack([row.to(dtype), begin.index_select(0, place), end.index_select(0, place)], dim=1)
+    num_cut, num_wide = torch.stack([(length > longest).sum(), (length > wide).sum()]).tolist()
+    cut = items[:num_cut].long()
+    count = (cut[:, 2] - cut[:, 1] + (longest - 1)) // longest
     first = exclusive_scan(count)
-    owner = torch.arange(num_cut, device=row.device).repeat_interleave(count)
-    begin = rowptr[cut[owner]] + (torch.arange(owner.shape[0], device=row.device) - first[owner]) * longest
-    end = torch.minimum(begin + longest, rowptr[cut[owner] + 1])
     return RowPlan(
-        pieces=torch.stack([cut[owner], begin, end], dim=1).to(dtype),
-        wide=items[num_cut:num_wide].to(dtype).contiguous(),
-        short=items[num_wide:].to(dtype).contiguous(),
-        cut_rows=torch.stack([cut, first[:-1], first[1:]], dim=1).to(dtype),
+        pieces=_pieces(cut, count, first, longest).to(dtype),
+        wide=items[num_cut:num_wide],
+        short=items[num_wide:],
+        cut_rows=torch.stack([cut[:, 0], first[:-1], first[1:]], dim=1).to(dtype),
     )
+
+
+def _pieces(cut: Tensor, count: Tensor, first: Tensor, longest: int) -> Tensor:
+    """The rows of ``cut`` in pieces of ``longest`` entries: ``count`` of each, numbered from ``first`` on."""
+    if cut.shape[0] == 0:
+        return cut
+    owner = torch.arange(cut.shape[0], device=cut.device).repeat_interleave(count)
+    begin = cut[:, 1][owner] + (torch.arange(owner.shape[0], device=cut.device) - first[owner]) * longest
+    end = torch.minimum(begin + longest, cut[:, 2][owner])
+    return torch.stack([cut[:, 0][owner], begin, end], dim=1)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .graph_arguments import check_count, check_tensor
+
 
 class SGT(NamedTuple):
     """The paper's metadata of one graph of ``N`` rows and ``E`` edges.
@@ -218,9 +220,11 @@ def _greedy(distinct: Tensor, first: Tensor, width: int) -> int:
 def _checked(rowptr: Tensor, col: Tensor, num_cols: int | None, **sizes: int) -> int:
     """Raise on anything that is not a compressed-row matrix; return its number of columns (at least 1)."""
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        check_count(name, value, least=1)
+    if num_cols is not None:
+        check_count("num_cols", num_cols, least=0)
     for name, index in (("rowptr", rowptr), ("col", col)):
+        check_tensor(name, index)
         if index.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} must be int32 or int64, got {index.dtype}")
         if index.dim() != 1:

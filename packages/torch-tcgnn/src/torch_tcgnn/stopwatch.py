@@ -12,9 +12,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import torch
 
+T = TypeVar("T")
 Call = Callable[[], object]
 SAMPLE_US = 500.0
 LONGEST_SAMPLE = 200
@@ -34,7 +36,12 @@ def medians_us(calls: Mapping[str, Call], device: torch.device, *, rounds: int =
         >>> medians["sum"] > 0
         True
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
+    return {name: statistics.median(taken) for name, taken in samples_us(calls, device, rounds=rounds).items()}
+
+
+def samples_us(calls: Mapping[T, Call], device: torch.device, *, rounds: int = 10) -> dict[T, list[float]]:
+    """Microseconds of each call in each round; what was taken in one round may be compared."""
+    samples: dict[T, list[float]] = {name: [] for name in calls}
     names, order = list(calls), random.Random(0)
     with _current(device):
         repeats = {name: _repeats(call, device) for name, call in calls.items()}
@@ -43,17 +50,24 @@ def medians_us(calls: Mapping[str, Call], device: torch.device, *, rounds: int =
             for name in names:
                 calls[name]()
                 samples[name].append(_elapsed_us(calls[name], device, repeats[name]) / repeats[name])
-    return {name: statistics.median(taken) for name, taken in samples.items()}
+    return samples
 
 
 def kernel_medians_us(calls: Mapping[str, Call], device: torch.device, *, rounds: int = 10) -> dict[str, float]:
     """As :func:`medians_us`, without the time that launching takes on a GPU: calls are replayed from CUDA graphs."""
+    taken = kernel_samples_us(calls, device, rounds=rounds)
+    return {name: statistics.median(samples) for name, samples in taken.items()}
+
+
+def kernel_samples_us(calls: Mapping[T, Call], device: torch.device, *, rounds: int = 10) -> dict[T, list[float]]:
+    """As :func:`samples_us`, without the time that launching takes on a GPU: calls are replayed from CUDA graphs."""
     if device.type != "cuda":
-        return medians_us(calls, device, rounds=rounds)
+        return samples_us(calls, device, rounds=rounds)
     repeats = 10
     with _current(device):
         replays = {name: _captured(call, repeats) for name, call in calls.items()}
-    return {name: us / repeats for name, us in medians_us(replays, device, rounds=rounds).items()}
+    taken = samples_us(replays, device, rounds=rounds)
+    return {name: [us / repeats for us in samples] for name, samples in taken.items()}
 
 
 def _captured(call: Call, repeats: int) -> Call:

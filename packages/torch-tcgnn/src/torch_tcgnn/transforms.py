@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
-from .graph import Path
+from .graph import PATHS, Path
+from .graph_arguments import check_choice
 from .interop import as_graph
+from .reorder import REORDERS
 
 
 class ToTCGraph:
@@ -24,7 +26,8 @@ class ToTCGraph:
         path: likewise.
 
     Raises:
-        ValueError: the data has neither ``edge_index`` nor ``adj_t``.
+        TypeError: the data is none of PyG's, or ``weight`` no name.
+        ValueError: the data has neither ``edge_index`` nor ``adj_t``; an unknown ``reorder`` or ``path``.
 
     Example:
         >>> import torch, torch_tcgnn as tcg
@@ -46,12 +49,18 @@ class ToTCGraph:
         reorder: str = "none",
         path: Path = "auto",
     ) -> None:
+        if weight is not None and not isinstance(weight, str):
+            raise TypeError(f"weight must be the name of an attribute or None, got {type(weight).__name__}")
+        check_choice("reorder", reorder, REORDERS)
+        check_choice("path", path, PATHS)
         self.weight, self.device, self.remove_edge_index = weight, device, remove_edge_index
         self.reorder = reorder
         self.path: Path = path
 
     def __call__(self, data: Any) -> Any:
         """Add the graph to ``data`` and return it."""
+        if not hasattr(data, "edge_stores"):
+            raise TypeError(f"data must be a PyG Data, HeteroData or batch, got {type(data).__name__}")
         stores = [store for store in data.edge_stores if "edge_index" in store or "adj_t" in store]
         if not stores:
             raise ValueError(f"data must have edge_index or adj_t, got {data}")

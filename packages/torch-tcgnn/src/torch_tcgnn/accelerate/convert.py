@@ -9,6 +9,7 @@ import torch
 from ..functional.arguments import Precision
 from . import layers
 from .layers import Accelerated
+from .parametrized import carry, plain_class
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "AGNNConv": ("requires_grad", "add_self_loops"),
@@ -83,11 +84,12 @@ def convert(conv: torch.nn.Module, *, precision: Precision | None = None) -> Any
     Raises:
         NotImplementedError: there is none; the message says why.
     """
-    name = type(conv).__name__
-    bases = [base.__name__ for base in type(conv).__mro__[1:] if base.__name__ in ARGUMENTS]
-    if bases and type(conv) is not getattr(pyg(), name, None):
+    cls = plain_class(conv)
+    name = cls.__name__
+    bases = [base.__name__ for base in cls.__mro__[1:] if base.__name__ in ARGUMENTS]
+    if bases and cls is not getattr(pyg(), name, None):
         raise NotImplementedError(f"{name} is a subclass of {bases[0]} and may change how it passes messages")
-    if name not in ARGUMENTS or type(conv) is not getattr(pyg(), name, None):
+    if name not in ARGUMENTS or cls is not getattr(pyg(), name, None):
         raise NotImplementedError(f"no accelerated form of {name}")
     arguments: dict[str, Any] = {key: getattr(conv, key) for key in ARGUMENTS[name]}
     arguments.update(aggr=_aggregation(conv), flow=conv.flow, node_dim=conv.node_dim, precision=precision)
@@ -96,6 +98,7 @@ def convert(conv: torch.nn.Module, *, precision: Precision | None = None) -> Any
     with torch.device("meta"):
         layer: Accelerated = getattr(layers, name)(**arguments)
     layer.adopt(conv, SHARED)
+    carry(conv, layer)
     return layer
 
 
@@ -105,6 +108,7 @@ def give_back(layer: Accelerated) -> torch.nn.Module:
     for name in SHARED:
         conv.__dict__[name] = layer.__dict__[name]
     conv.training = layer.training
+    carry(layer, conv)
     return conv
 
 

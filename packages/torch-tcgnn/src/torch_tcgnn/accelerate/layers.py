@@ -17,6 +17,7 @@ from .. import nn
 from ..graph import TCGraph
 from ..interop.torch_sparse import is_sparse_tensor
 from ..nn.options import Passing
+from .parametrized import carry
 from .verify import verify
 
 MESSAGE_HOOKS = tuple(
@@ -50,6 +51,25 @@ class Accelerated(torch.nn.Module):
         self.__dict__["pyg"] = conv
         self.aggr, self.training = conv.aggr, conv.training
         self.unverified, self._warned = False, set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module.
+
+        Raises:
+            TypeError: a tracer of ``torch.fx`` calls, such as PyG's ``to_hetero``, which looks for PyG's layers.
+        """
+        if any(isinstance(value, torch.fx.Proxy) for value in args):
+            raise TypeError(
+                f"torch.fx cannot trace the accelerated {type(self).__name__}: transform the model first "
+                "(to_hetero, symbolic_trace), then call accelerate(model); restore(model) brings PyG's layers back"
+            )
+        return super().__call__(*args, **kwargs)
+
+    def __prepare_scriptable__(self) -> Any:
+        raise TypeError(
+            f"TorchScript cannot compile the accelerated {type(self).__name__}: script restore(model), "
+            "or use torch.compile or torch.export"
+        )
 
     def forward(self, x: Any, edge_index: Any, *args: Any, **kwargs: Any) -> Any:
         """As our layer's; see :class:`Accelerated` for what goes to PyG's."""
@@ -106,6 +126,8 @@ class Accelerated(torch.nn.Module):
                 raise TypeError(f"{type(self).__name__}: PyG's forward takes no weighted TCGraph, got {edge_index!r}")
             edge_index = edge_index.to_edge_index()
         self.pyg.training = self.training
+        if not torch.compiler.is_compiling():
+            carry(self, self.pyg)
         return self.pyg.forward(x, edge_index, *args, **kwargs)
 
 

@@ -12,6 +12,7 @@ import torch
 from ..functional.arguments import PRECISIONS, Precision, check_choice
 from .convert import convert, give_back, is_layer, is_message_passing, why_not
 from .layers import Accelerated
+from .parametrized import plain_class
 from .report import LayerReport, Report
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -45,7 +46,8 @@ def accelerate(
         AccelerateError: at the first call, with ``verify``, where a layer deviates.
         ImportError: torch-geometric is not installed.
         NotImplementedError: a layer named in ``layers`` has no accelerated form.
-        ValueError: an unknown ``precision``, or an entry of ``layers`` that matches nothing.
+        TypeError: ``model`` is no module, or ``layers`` no collection of names.
+        ValueError: an unknown ``precision``, or an entry of ``layers`` that matches no layer.
 
     Example:
         >>> import torch_tcgnn as tcg
@@ -58,17 +60,18 @@ def accelerate(
     Reference:
         TC-GNN (USENIX ATC 2023), section 1: existing models, without changing them.
     """
+    check_module(model)
     if precision is not None:
         check_choice("precision", precision, PRECISIONS)
     if not inplace:
         model = copy.deepcopy(model)
     named = list(walk(model))
-    wanted = None if layers is None else list(layers)
+    wanted = None if layers is None else _wanted(layers, named)
     chosen: dict[torch.nn.Module, torch.nn.Module] = {}
     for name, module in named:
         if not isinstance(module, Accelerated) and not is_message_passing(module):
             continue
-        explicit = wanted is not None and (name in wanted or type(module).__name__ in wanted)
+        explicit = wanted is not None and (name in wanted or plain_class(module).__name__ in wanted)
         if wanted is not None and not explicit:
             continue
         if isinstance(module, Accelerated):
@@ -79,9 +82,6 @@ def accelerate(
             continue
         layer.unverified = verify
         chosen[module] = layer
-    for entry in wanted or ():
-        if not any(entry in (name, type(module).__name__) for name, module in named):
-            raise ValueError(f"layers: {entry!r} is neither a module of the model nor the class of one")
     if not chosen and wanted is None:
         warnings.warn(f"accelerate: no layer of {type(model).__name__} was replaced; see report(model)", stacklevel=2)
     return _replace(model, chosen.get)
@@ -89,6 +89,11 @@ def accelerate(
 
 def restore(model: Model) -> Model:
     """Bring PyG's layers back; what :func:`accelerate` returned goes in, the model as it was comes out.
+
+    A model that was never accelerated stays as it is.
+
+    Raises:
+        TypeError: ``model`` is no module.
 
     Example:
         >>> import torch_tcgnn as tcg
@@ -100,6 +105,7 @@ def restore(model: Model) -> Model:
     Reference:
         The inverse of :func:`accelerate`.
     """
+    check_module(model)
     return _replace(model, lambda module: give_back(module) if isinstance(module, Accelerated) else None)
 
 
@@ -108,6 +114,7 @@ def report(model: torch.nn.Module) -> Report:
 
     Raises:
         ImportError: torch-geometric is not installed.
+        TypeError: ``model`` is no module.
 
     Example:
         >>> import torch_tcgnn as tcg
@@ -118,13 +125,14 @@ def report(model: torch.nn.Module) -> Report:
     Reference:
         The layers of PyG 2.8 that :mod:`torch_tcgnn.nn` has.
     """
+    check_module(model)
     rows = []
     for name, module in walk(model):
         if isinstance(module, Accelerated):
-            rows.append(LayerReport(name, type(module.pyg).__name__, True, _note(module)))
+            rows.append(LayerReport(name, plain_class(module.pyg).__name__, True, _note(module)))
         elif is_message_passing(module):
             reason = why_not(module) or "supported; call accelerate(model)"
-            rows.append(LayerReport(name, type(module).__name__, False, reason))
+            rows.append(LayerReport(name, plain_class(module).__name__, False, reason))
     return Report(tuple(rows))
 
 
@@ -140,6 +148,25 @@ def walk(model: torch.nn.Module, prefix: str = "", seen: set | None = None) -> I
     for name, child in model._modules.items():
         if child is not None:
             yield from walk(child, f"{prefix}.{name}" if prefix else name, seen)
+
+
+def check_module(model: object) -> None:
+    """Raise where ``model`` is none."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+
+
+def _wanted(layers: Iterable[str], named: list[tuple[str, torch.nn.Module]]) -> list[str]:
+    """The entries of ``layers``, each of which is the name or the class of a PyG layer in ``named``."""
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise TypeError(f"layers must be a collection of names such as ['convs.0'], got {layers!r}")
+    wanted = list(layers)
+    there = {n: plain_class(m).__name__ for n, m in named if isinstance(m, Accelerated) or is_message_passing(m)}
+    for entry in wanted:
+        if not isinstance(entry, str) or (entry not in there and entry not in there.values()):
+            names = ", ".join(f"{name or '(the model)'} ({cls})" for name, cls in there.items()) or "none"
+            raise ValueError(f"layers: {entry!r} is neither the name nor the class of a PyG layer; there are {names}")
+    return wanted
 
 
 def _note(layer: Accelerated) -> str:

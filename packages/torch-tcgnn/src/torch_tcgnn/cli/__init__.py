@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from . import bench, inspect, tiles, tune
+from .table import check_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has printed its help (0) or its complaint (2)
         return int(stop.code or 0)
     try:
+        if getattr(options, "json", None):
+            check_json(options.json)
         options.run(options)
     except (ValueError, OSError, ImportError) as error:
         print(f"torch-tcgnn {options.command}: {error}", file=sys.stderr)

@@ -163,7 +163,7 @@ def measure(
         us = medians_us(calls, device, rounds=rounds)
     ours = us.pop("ours")
     why = explain(g, x)
-    gathered = g.stats.vectors if why.path == "tc" else graph.num_edges
+    gathered = g.stats.v8 if why.path == "tc" else graph.num_edges
     gather_bytes = gathered * width * x.element_size()
     return Case(
         graph=graph.name,

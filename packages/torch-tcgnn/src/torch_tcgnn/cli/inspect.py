@@ -54,7 +54,8 @@ def describe(found: Inspection, *, on_gpu: bool) -> str:
         f"incoming edges of a node: least {d.least}, median {d.median}, mean {d.mean:.2f}, 99 % up to {d.p99}, "
         f"most {d.most:,}; none at {d.empty:,} nodes",
         "",
-        "blocks of 8 rows × 8 condensed columns, by row order (reuse: edges that one gathered row serves)",
+        "blocks of 8 rows × 8 condensed columns, by row order (nnz/v8: edges that one gathered row serves; nnz/v16: in",
+        "windows of 16 rows; on tc: entries in windows that suit tensor cores; used: saves 3 % or more of the time)",
         _windows(found),
         *(f"{name}: skipped, {reason}" for name, reason in found.skipped.items()),
         "",
@@ -72,16 +73,19 @@ def _whose(found: Inspection, on_gpu: bool) -> str:
 
 
 def _windows(found: Inspection) -> str:
-    rows = [["order", "blocks", "filled", "reuse", "longest window", "imbalance", "MiB"]]
+    rows = [["order", "blocks", "filled", "nnz/v8", "nnz/v16", "on tc", "longest window", "imbalance", "MiB", "used"]]
     rows += [
         [
             name,
             f"{stats.blocks:,}",
             f"{100 * stats.density:.1f} %",
             f"{stats.reuse:.2f}",
+            f"{stats.nnz / max(stats.v16, 1):.2f}",
+            f"{100 * stats.tc_fraction:.0f} %",
             f"{stats.max_window:,}",
             f"{stats.imbalance:.2f}",
             number(stats.num_bytes / 2**20),
+            "" if name == "none" else "yes" if name in found.used else "no",
         ]
         for name, stats in found.windows.items()
     ]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import re
-import zipfile
-import zlib
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from .. import data
@@ -52,20 +50,19 @@ def open_graph(source: str, options: argparse.Namespace) -> GraphData:
     ending = "".join(path.suffixes[-2:]).removesuffix(".gz")
     ending = ending[ending.rfind(".") :] if "." in ending else ""
     if ending not in (".npz", ".mtx", ".csv", ".txt"):
-        presets = ", ".join(f"{name}-like" for name in data.PRESETS)
+        stand_ins = [f"{name}-like" for name in data.PRESETS]
+        presets = ", ".join(stand_ins)
+        close = get_close_matches(source.lower(), [*data.NAMES, *stand_ins], n=1)
+        guess = f" (did you mean {close[0]!r}?)" if close else ""
         raise ValueError(
-            f"unknown graph {source!r}: give a file ending in .npz, .mtx, .csv or .txt (.gz), a data set "
+            f"unknown graph {source!r}{guess}: give a file ending in .npz, .mtx, .csv or .txt (.gz), a data set "
             f"({', '.join(data.NAMES)}), or a stand-in ({presets})"
         )
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {source}")
     edges = options.edges or "listed"
-    try:
-        if ending == ".npz":
-            return data.npz(path, edges=edges, features="none")
-        if ending == ".mtx":
-            return data.mtx(path, edges=edges)
-        return data.edge_list(path, delimiter="," if ending == ".csv" else None, edges=edges)
-    except (ValueError, EOFError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error) as error:
-        message = str(error)
-        raise ValueError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+    if ending == ".npz":
+        return data.npz(path, edges=edges, features="none")
+    if ending == ".mtx":
+        return data.mtx(path, edges=edges)
+    return data.edge_list(path, delimiter="," if ending == ".csv" else None, edges=edges)

@@ -40,6 +40,16 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
+def check_json(path: str) -> None:
+    """Raise before the work where :func:`write_json` could not save its results.
+
+    Raises:
+        ValueError: the folder does not exist, or a folder has the file's name.
+    """
+    if Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"--json {path}: must be a file in a folder that exists")
+
+
 def write_json(path: str, content: object) -> None:
     """Save ``content``; the folder must exist.
 

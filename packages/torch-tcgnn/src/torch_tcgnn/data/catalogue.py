@@ -10,7 +10,7 @@ from .mtx import mtx
 from .npz import npz
 from .planetoid import planetoid
 from .tu import tu
-from .undirected import Edges
+from .undirected import Edges, check_edges
 
 _PLANETOID = ("cora", "citeseer", "pubmed")
 _TU = ("PROTEINS", "MUTAG")
@@ -46,13 +46,15 @@ def load(name: str, root: Root = None, *, edges: Edges = "undirected", download:
         download: fetch missing files with torch-geometric.
 
     Raises:
-        ValueError: unknown ``name``.
+        ValueError: unknown ``name`` or ``edges``.
         FileNotFoundError: the files are not there.
 
     Example:
         >>> load("digits").num_nodes
         1797
     """
+    if name in NAMES:
+        check_edges(edges)
     if name in _PLANETOID:
         return planetoid(name, root, edges=edges, download=download)  # type: ignore[arg-type]
     if name in _TU:

@@ -29,6 +29,11 @@ class CsrArrays:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
+        for name, kinds in (("data", "biuf"), ("indices", "iu"), ("indptr", "iu")):
+            array = getattr(self, name)
+            if array.ndim != 1 or array.dtype.kind not in kinds:
+                wanted = "integers" if kinds == "iu" else "numbers"
+                raise ValueError(f"{name} must be a list of {wanted}, got shape {array.shape} of {array.dtype}")
         rows, columns = self.shape
         nnz = self.indices.shape[0]
         good_pointer = (

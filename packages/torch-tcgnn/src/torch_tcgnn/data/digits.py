@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..graph_arguments import is_count
 from .graph_data import GraphData
 from .undirected import undirected
 
@@ -26,6 +27,7 @@ def digits(*, k: int = 8, seed: int = 0) -> GraphData:
 
     Raises:
         ImportError: scikit-learn is missing.
+        TypeError: ``k`` that is no integer.
         ValueError: ``k`` outside ``[1, 1796]``.
 
     Example:
@@ -39,6 +41,8 @@ def digits(*, k: int = 8, seed: int = 0) -> GraphData:
         raise ImportError("digits come with scikit-learn: pip install 'torch-tcgnn[data]'") from error
     pixels, labels = load_digits(return_X_y=True)
     num_nodes = pixels.shape[0]
+    if not is_count(k):
+        raise TypeError(f"k must be an integer, got {k!r}")
     if not 1 <= k < num_nodes:
         raise ValueError(f"k must lie in [1, {num_nodes - 1}], got {k}")
     y = torch.from_numpy(labels.astype(np.int64))

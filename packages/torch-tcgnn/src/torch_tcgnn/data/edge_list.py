@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..graph_arguments import check_count
 from .graph_data import GraphData
-from .text_file import open_text
+from .text_file import at_row, naming, open_text, read_table
 from .undirected import Edges, check_edges, undirected
 
 
@@ -31,7 +32,8 @@ def edge_list(
         name: name of the graph; default: the file's.
 
     Raises:
-        ValueError: a line that is not two integers, or an id outside ``[0, num_nodes)``.
+        TypeError: ``num_nodes`` that is no integer.
+        ValueError: a line that does not hold two integers, or an id outside ``[0, num_nodes)``; both name the line.
         FileNotFoundError: no such file.
 
     Example:
@@ -43,19 +45,27 @@ def edge_list(
         (GraphData(path: 3 nodes, 4 edges), GraphData(path: 3 nodes, 2 edges))
     """
     check_edges(edges)
-    with open_text(path) as file:
-        first = file.readline()
-        header = first.split(delimiter)[0].strip().strip('"')
-        file.seek(0)
-        skip = int(bool(header) and not header.startswith("#") and not header.lstrip("-").isdigit())
-        pairs = np.loadtxt(file, dtype=np.int64, delimiter=delimiter, usecols=(0, 1), skiprows=skip, ndmin=2)
+    if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1):
+        raise ValueError(f"delimiter must be one character or None for white space, got {delimiter!r}")
+    if num_nodes is not None:
+        check_count("num_nodes", num_nodes, least=0)
+    with naming(path):
+        with open_text(path) as file:
+            skip = int(_is_header(file.readline(), delimiter))
+        pairs = read_table(path, (int, int), skip=skip, delimiter=delimiter, more=True)
     edge_index = torch.from_numpy(np.ascontiguousarray(pairs.T))
-    low, high = (int(v) for v in edge_index.aminmax()) if edge_index.numel() else (0, -1)
-    nodes = high + 1 if num_nodes is None else num_nodes
-    if low < 0 or high >= nodes:
-        raise ValueError(f"{path}: ids must lie in [0, {nodes}), got {low if low < 0 else high}")
+    nodes = (int(edge_index.max()) + 1 if edge_index.numel() else 0) if num_nodes is None else num_nodes
+    outside = ((edge_index < 0) | (edge_index >= nodes)).any(0).nonzero()
+    if outside.numel():
+        raise ValueError(f"{at_row(path, int(outside[0]), skip, '#')}, but ids must lie in [0, {nodes})")
     return GraphData(
         edge_index=undirected(edge_index, nodes) if edges == "undirected" else edge_index,
         num_nodes=nodes,
         name=Path(path).name.split(".")[0] if name is None else name,
     )
+
+
+def _is_header(line: str, delimiter: str | None) -> bool:
+    """Whether a first line names columns."""
+    words = [word.strip().strip('"') for word in line.split("#")[0].split(delimiter)]
+    return len(words) > 1 and bool(words[0]) and not words[0].lstrip("-").replace(".", "").isdigit()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..graph_arguments import check_count, check_finite, is_count
 from .graph_data import GraphData
 from .sampling import both_ways, distinct, generator, half, subset
 from .undirected import from_keys
@@ -41,12 +42,15 @@ def rmat(
         device: where to draw and return.
 
     Raises:
+        TypeError: a size, a seed or a share that is no number.
         ValueError: chances that do not sum to 1, or more edges than the model finds.
 
     Example:
         >>> rmat(100, 500)
         GraphData(rmat: 100 nodes, 500 edges)
     """
+    for name, chance in (("a", a), ("b", b), ("c", c), ("d", d)):
+        check_finite(name, chance)
     if min(a, b, c, d) < 0 or abs(a + b + c + d - 1) > 1e-6:
         raise ValueError(f"a, b, c, d must be chances that sum to 1, got {(a, b, c, d)}")
     pairs = half(num_edges, num_nodes)
@@ -91,12 +95,16 @@ def power_law(
         device: where to draw and return.
 
     Raises:
+        TypeError: a size, a seed or a share that is no number.
         ValueError: ``exponent`` ≤ 2, or ``max_degree`` outside (mean degree, ``num_nodes``).
 
     Example:
         >>> power_law(100, 600, max_degree=40)
         GraphData(power_law: 100 nodes, 600 edges)
     """
+    check_finite("exponent", exponent)
+    if max_degree is not None:
+        check_finite("max_degree", max_degree)
     if exponent <= 2:
         raise ValueError(f"exponent must be above 2 (a finite mean degree), got {exponent}")
     pairs = half(num_edges, num_nodes)
@@ -149,13 +157,17 @@ def sbm(blocks: Sequence[int], p_in: float, p_out: float, *, seed: int = 0, devi
         device: where to draw and return.
 
     Raises:
+        TypeError: a size, a seed or a share that is no number.
         ValueError: a share outside [0, 1], or a block below 1.
 
     Example:
         >>> sbm([50, 50], 0.2, 0.01)
         GraphData(sbm: 100 nodes, 1030 edges)
     """
+    if isinstance(blocks, str) or not isinstance(blocks, Sequence) or not all(map(is_count, blocks)):
+        raise TypeError(f"blocks must be a list of sizes, got {blocks!r}")
     for name, share in (("p_in", p_in), ("p_out", p_out)):
+        check_finite(name, share)
         if not 0 <= share <= 1:
             raise ValueError(f"{name} must lie in [0, 1], got {share}")
     if min(blocks, default=0) < 1:
@@ -192,12 +204,16 @@ def grid_road(num_nodes: int, num_edges: int, *, seed: int = 0, device: Device =
         device: where to draw and return.
 
     Raises:
+        TypeError: a size, a seed or a share that is no number.
         ValueError: more edges than the grid has.
 
     Example:
         >>> grid_road(100, 280)
         GraphData(grid_road: 100 nodes, 280 edges)
     """
+    check_count("num_nodes", num_nodes, least=0)
+    if not is_count(num_edges):
+        raise TypeError(f"num_edges must be an integer, got {num_edges!r}")
     rng = generator(seed, device)
     width = max(round(num_nodes**0.5), 1)
     nodes = torch.arange(num_nodes, device=device)
@@ -226,12 +242,17 @@ def molecule_batch(graphs: int, nodes: float, degree: float, *, seed: int = 0, d
         rounded down to an even number.
 
     Raises:
+        TypeError: a size, a seed or a share that is no number.
         ValueError: sizes below those bounds, or a degree too large for so small graphs.
 
     Example:
         >>> molecule_batch(10, 20, 2.2)
         GraphData(molecule_batch: 10 graphs, 200 nodes, 440 edges)
     """
+    if not is_count(graphs):
+        raise TypeError(f"graphs must be an integer, got {graphs!r}")
+    check_finite("nodes", nodes)
+    check_finite("degree", degree)
     if graphs < 1 or nodes < 2:
         raise ValueError(f"graphs must be at least 1 and nodes at least 2, got {graphs} and {nodes}")
     rng = generator(seed, device)

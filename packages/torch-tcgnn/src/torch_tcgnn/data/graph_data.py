@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from ..graph_arguments import check_count, check_tensor
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphData:
@@ -24,6 +26,7 @@ class GraphData:
         batch: ``[N]`` int64: graph of each node, or ``None`` for a single graph.
 
     Raises:
+        TypeError: a field that is no tensor, ``num_nodes`` that is no integer.
         ValueError: on tensors that do not fit each other, and on edges that name nodes outside ``[0, N)``.
 
     Example:
@@ -47,6 +50,8 @@ class GraphData:
     batch: Tensor | None = None
 
     def __post_init__(self) -> None:
+        check_tensor("edge_index", self.edge_index)
+        check_count("num_nodes", self.num_nodes, least=0)
         if self.edge_index.dim() != 2 or self.edge_index.shape[0] != 2 or self.edge_index.dtype != torch.int64:
             got = f"{tuple(self.edge_index.shape)} {self.edge_index.dtype}"
             raise ValueError(f"edge_index must be [2, E] int64, got {got}")
@@ -63,7 +68,11 @@ class GraphData:
 
     def _check_length(self, field: str, length: int) -> None:
         value = getattr(self, field)
-        if value is not None and value.shape[0] != length:
+        if value is None:
+            return
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{field} must be a Tensor or None, got {type(value).__name__}")
+        if value.dim() == 0 or value.shape[0] != length:
             raise ValueError(f"{field} must have {length} rows, got shape {tuple(value.shape)}")
 
     def __repr__(self) -> str:

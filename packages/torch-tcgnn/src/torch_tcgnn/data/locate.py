@@ -52,6 +52,7 @@ def locate(source: Source, root: Root = None, *, download: bool = False) -> list
         One path for each of ``source.files``.
 
     Raises:
+        TypeError: ``source`` is none.
         FileNotFoundError: naming the files and every place that was looked into.
         ConnectionError: the download failed.
         ImportError: download asked for without torch-geometric.
@@ -64,6 +65,8 @@ def locate(source: Source, root: Root = None, *, download: bool = False) -> list
         ...     [path.name for path in locate(karate, folder)]
         ['karate.csv.gz']
     """
+    if not isinstance(source, Source):
+        raise TypeError(f"source must be a Source, got {type(source).__name__}; load(name) finds sets by name")
     bases = [Path(root)] if root is not None else list(search_path())
     for base in bases:
         for folder in _candidates(base, source.folders):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from .graph_data import GraphData
-from .text_file import open_text
+from .text_file import at_row, naming, open_text, read_table
 from .undirected import Edges, check_edges, undirected
 
 _FIELDS = ("real", "integer", "pattern")
@@ -28,7 +27,8 @@ def mtx(path: str | os.PathLike[str], *, edges: Edges = "listed", name: str | No
         name: name of the graph; default: the file's.
 
     Raises:
-        ValueError: not a square coordinate matrix of real numbers, or other entries than the header declares.
+        ValueError: not a square coordinate matrix of real numbers, or other entries than the header declares; a line
+            at fault is named by its number and content.
         FileNotFoundError: no such file.
 
     Example:
@@ -41,24 +41,26 @@ def mtx(path: str | os.PathLike[str], *, edges: Edges = "listed", name: str | No
         ([[1, 2, 0, 1], [0, 1, 1, 2]], [0.5, 2.0, 0.5, 2.0])
     """
     check_edges(edges)
-    with open_text(path) as file:
-        field, symmetry = _header(file.readline(), path)
-        size = file.readline()
-        while size.startswith("%") or (size and not size.strip()):
-            size = file.readline()
+    with naming(path):
+        with open_text(path) as file:
+            field, symmetry = _header(file.readline(), path)
+            size, skip = file.readline(), 2
+            while size.startswith("%") or (size and not size.strip()):
+                size, skip = file.readline(), skip + 1
         try:
             rows, columns, entries = (int(n) for n in size.split())
         except ValueError:
             raise ValueError(f"{path}: the size line must hold three integers, got {size.strip()!r}") from None
-        if rows != columns:
+        if rows != columns or rows < 0:
             raise ValueError(f"{path}: an adjacency must be square, got {rows} x {columns}")
-        width = 2 if field == "pattern" else 3
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "loadtxt: input contained no data")
-            table = np.loadtxt(file, dtype=np.float64, comments="%", ndmin=2).reshape(-1, width)
+        kinds = (int, int) if field == "pattern" else (int, int, float)
+        table = read_table(path, kinds, skip=skip, comments="%")
     if table.shape[0] != entries:
         raise ValueError(f"{path}: the header declares {entries} entries, the file holds {table.shape[0]}")
     pairs = table[:, :2].T.astype(np.int64) - 1
+    outside = ((pairs < 0) | (pairs >= rows) | (pairs + 1 != table[:, :2].T)).any(axis=0).nonzero()[0]
+    if outside.size:
+        raise ValueError(f"{at_row(path, int(outside[0]), skip, '%')}, but its indices must lie in [1, {rows}]")
     values = None if field == "pattern" else table[:, 2].astype(np.float32)
     if symmetry != "general":
         mirrored = pairs[0] != pairs[1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .csr_arrays import CsrArrays
 from .graph_data import GraphData
+from .text_file import check_path, naming
 from .undirected import Edges, check_edges, undirected
 
 Features = Literal["dense", "sparse", "none"]
@@ -36,6 +37,7 @@ def npz(
         :class:`GraphData` without masks. Classes are numbered without gaps, in the order of the stored labels.
 
     Raises:
+        TypeError: ``path`` is none.
         ValueError: an unknown option, a missing key, or arrays that do not form a square matrix.
         FileNotFoundError: no such file.
 
@@ -50,29 +52,34 @@ def npz(
     check_edges(edges)
     if features not in get_args(Features):
         raise ValueError(f"features must be one of {', '.join(map(repr, get_args(Features)))}, got {features!r}")
-    with np.load(path, allow_pickle=False) as file:
-        adjacency = _csr(file, "adj", path)
-        attributes = _csr(file, "attr", path) if features != "none" and "attr_data" in file else None
-        labels = file.get("labels")
-    num_nodes, columns = adjacency.shape
-    if num_nodes != columns:
-        raise ValueError(f"{path}: the adjacency must be square, got {num_nodes} x {columns}")
-    edge_index, weight = adjacency.coordinates(), None
-    if edges == "undirected":
-        edge_index = undirected(edge_index, num_nodes)
-    elif not (adjacency.data == 1).all():
-        weight = torch.from_numpy(adjacency.data.astype(np.float32))
-    x: Tensor | None = None
-    if attributes is not None:
-        x = attributes.dense() if features == "dense" else attributes.sparse()
-    return GraphData(
-        edge_index=edge_index,
-        num_nodes=num_nodes,
-        name=Path(path).stem if name is None else name,
-        x=x,
-        y=None if labels is None else torch.from_numpy(np.unique(labels, return_inverse=True)[1].astype(np.int64)),
-        edge_weight=weight,
-    )
+    check_path(path)
+    with naming(path):
+        with open(path, "rb") as start:
+            if start.read(2) != b"PK":
+                raise ValueError("not an .npz file, which is a zip archive of arrays")
+        with np.load(path, allow_pickle=False) as file:
+            adjacency = _csr(file, "adj", path)
+            attributes = _csr(file, "attr", path) if features != "none" and "attr_data" in file else None
+            labels = file.get("labels")
+        num_nodes, columns = adjacency.shape
+        if num_nodes != columns:
+            raise ValueError(f"{path}: the adjacency must be square, got {num_nodes} x {columns}")
+        edge_index, weight = adjacency.coordinates(), None
+        if edges == "undirected":
+            edge_index = undirected(edge_index, num_nodes)
+        elif not (adjacency.data == 1).all():
+            weight = torch.from_numpy(adjacency.data.astype(np.float32))
+        x: Tensor | None = None
+        if attributes is not None:
+            x = attributes.dense() if features == "dense" else attributes.sparse()
+        return GraphData(
+            edge_index=edge_index,
+            num_nodes=num_nodes,
+            name=Path(path).stem if name is None else name,
+            x=x,
+            y=None if labels is None else torch.from_numpy(np.unique(labels, return_inverse=True)[1].astype(np.int64)),
+            edge_weight=weight,
+        )
 
 
 def _csr(file: np.lib.npyio.NpzFile, prefix: str, path: str | os.PathLike[str]) -> CsrArrays:
@@ -80,4 +87,6 @@ def _csr(file: np.lib.npyio.NpzFile, prefix: str, path: str | os.PathLike[str]) 
     if missing:
         raise ValueError(f"{path}: key {prefix}_{missing[0]} is missing, found {', '.join(sorted(file.files))}")
     data, indices, indptr, shape = (file[f"{prefix}_{key}"] for key in ("data", "indices", "indptr", "shape"))
+    if shape.shape != (2,):
+        raise ValueError(f"{path}: {prefix}_shape must hold two numbers, got {shape.tolist()}")
     return CsrArrays(data, indices, indptr, (int(shape[0]), int(shape[1])))

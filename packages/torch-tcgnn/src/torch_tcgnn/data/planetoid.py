@@ -17,6 +17,7 @@ from torch import Tensor
 from .graph_data import GraphData
 from .locate import Root, Source, locate
 from .restricted_pickle import load_arrays
+from .text_file import naming, read_table
 from .undirected import Edges, check_edges, undirected
 
 _PARTS = ("y", "tx", "ty", "allx", "ally", "graph", "test.index")
@@ -43,7 +44,8 @@ def planetoid(
         :class:`GraphData` with dense float32 ``x``, int64 ``y`` and the three masks.
 
     Raises:
-        ValueError: unknown ``name`` or ``edges``.
+        TypeError: ``name`` is no string.
+        ValueError: unknown ``name`` or ``edges``, or a malformed line.
         FileNotFoundError: the files are not there.
         pickle.UnpicklingError: a file holds more than arrays.
 
@@ -55,13 +57,16 @@ def planetoid(
         ValueError: name must be one of 'cora', 'citeseer', 'pubmed', got 'dblp'
     """
     check_edges(edges)
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, got {type(name).__name__}")
     name = name.lower()  # type: ignore[assignment]
     if name not in _NAMES:
         raise ValueError(f"name must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
     source = Source(name, (name,), tuple((f"ind.{name}.{part}",) for part in _PARTS))
     *pickles, index_file = locate(source, root, download=download)
     y, tx, ty, allx, ally, graph = (load_arrays(path) for path in pickles)
-    test = torch.from_numpy(np.loadtxt(index_file, dtype=np.int64))
+    with naming(index_file):
+        test = torch.from_numpy(read_table(index_file, (int,))[:, 0])
     num_nodes = max(int(test.max()), max(graph)) + 1
 
     x = torch.zeros(num_nodes, allx.shape[1])

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 import torch
 
+from ..graph_arguments import check_finite
 from .generators import grid_road, molecule_batch, power_law, rmat
 from .graph_data import GraphData
 from .sampling import generator
@@ -90,6 +91,7 @@ def generate(
         :class:`GraphData`, symmetric except for ``"web-BerkStan"``, which is directed.
 
     Raises:
+        TypeError: ``scale`` that is no number, ``seed`` that is no integer.
         ValueError: unknown ``name`` or ``features``, or a scale that is not positive or too small for the degree.
 
     Example:
@@ -100,6 +102,7 @@ def generate(
         raise ValueError(f"name must be one of {', '.join(PRESETS)}, got {name!r}")
     if features not in get_args(Features):
         raise ValueError(f"features must be one of {', '.join(map(repr, get_args(Features)))}, got {features!r}")
+    check_finite("scale", scale)
     if not scale > 0:
         raise ValueError(f"scale must be positive, got {scale}")
     preset = PRESETS[name]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..graph_arguments import check_count, is_count
 from .undirected import from_keys
 
 _MAX_ROUNDS = 100
@@ -14,6 +15,8 @@ _MAX_ROUNDS = 100
 
 def generator(seed: int, device: torch.device | str) -> torch.Generator:
     """A random generator of its own; the same seed on the same kind of device draws the same numbers."""
+    if not is_count(seed):
+        raise TypeError(f"seed must be an integer, got {seed!r}")
     return torch.Generator(device=device).manual_seed(seed)
 
 
@@ -64,8 +67,12 @@ def half(num_edges: int, num_nodes: int) -> int:
     """Unordered pairs of ``num_edges`` directed entries; an odd entry is dropped.
 
     Raises:
+        TypeError: counts that are no integers.
         ValueError: more entries than a simple graph of ``num_nodes`` nodes has.
     """
+    check_count("num_nodes", num_nodes, least=0)
+    if not is_count(num_edges):
+        raise TypeError(f"num_edges must be an integer, got {num_edges!r}")
     if num_edges < 0 or num_edges > num_nodes * (num_nodes - 1):
         limit = num_nodes * (num_nodes - 1)
         raise ValueError(f"num_edges must lie in [0, {limit}] for {num_nodes} nodes, got {num_edges}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .graph_data import GraphData
 from .locate import Root, Source, locate
+from .text_file import naming, read_table
 
 
 def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
@@ -26,7 +26,8 @@ def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
 
     Raises:
         FileNotFoundError: the files are not there.
-        ValueError: the files disagree about the number of nodes or edges.
+        TypeError: ``name`` is no string.
+        ValueError: a malformed line, or files that disagree about the number of nodes or edges.
 
     Example:
         >>> import tempfile
@@ -38,12 +39,14 @@ def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
         >>> toy, toy.batch.tolist(), toy.y.tolist()
         (GraphData(TOY: 2 graphs, 3 nodes, 2 edges), [0, 0, 1], [0, 1])
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string, got {type(name).__name__}")
     required = ("A", "graph_indicator", "graph_labels")
     files = tuple((f"{name}_{part}.txt", f"{name}_{part}.txt.gz") for part in required)
     adjacency, indicator, graph_labels = locate(Source(name, (f"tu_{name}", name), files), root, download=download)
     batch = _integers(indicator) - 1
     return GraphData(
-        edge_index=(_integers(adjacency, delimiter=",") - 1).t().contiguous(),
+        edge_index=(_integers(adjacency, 2) - 1).t().contiguous(),
         num_nodes=batch.shape[0],
         name=name,
         x=_one_hot(adjacency.parent, f"{name}_node_labels.txt"),
@@ -53,8 +56,10 @@ def tu(name: str, root: Root = None, *, download: bool = False) -> GraphData:
     )
 
 
-def _integers(path: Path, delimiter: str | None = None) -> Tensor:
-    return torch.from_numpy(np.loadtxt(path, dtype=np.int64, delimiter=delimiter))
+def _integers(path: Path, columns: int = 1) -> Tensor:
+    with naming(path):
+        table = read_table(path, (int,) * columns, delimiter="," if columns > 1 else None)
+    return torch.from_numpy(table if columns > 1 else table[:, 0])
 
 
 def _one_hot(folder: Path, file: str) -> Tensor | None:

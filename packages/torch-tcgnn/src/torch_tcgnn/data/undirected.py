@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ..graph_arguments import check_count, check_edge_index, check_ids
+
 Edges = Literal["undirected", "listed"]
 
 
@@ -24,10 +26,18 @@ def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
     Returns:
         ``[2, E']`` int64.
 
+    Raises:
+        TypeError: ``edge_index`` is no tensor, ``num_nodes`` no integer.
+        ValueError: ``edge_index`` is not integer ``[2, E]``, or holds an id outside ``[0, num_nodes)``.
+
     Example:
         >>> undirected(torch.tensor([[0, 0, 2, 1], [1, 1, 2, 2]]), 3).tolist()
         [[1, 0, 2, 1], [0, 1, 1, 2]]
     """
+    check_edge_index(edge_index)
+    check_count("num_nodes", num_nodes, least=0)
+    for which in (0, 1):
+        check_ids(edge_index, which, num_nodes)
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     key = torch.cat([target * num_nodes + source, source * num_nodes + target])
     return from_keys(torch.unique_consecutive(key.sort()[0]), num_nodes)

@@ -14,14 +14,20 @@ from ..ops import edge_softmax as softmax
 from ..ops import extremum, products
 from ..ops import segment as segments
 from .arguments import (
+    HALVES,
     REDUCES,
     Precision,
     Reduce,
+    check_batch,
     check_choice,
     check_edges,
     check_features,
+    check_finite,
+    check_graph,
+    check_node_dim,
     check_rows,
     check_weight,
+    resolve_out_dtype,
     resolve_precision,
     structure,
     structures,
@@ -35,23 +41,32 @@ def spmm(
     *,
     reduce: Reduce = "sum",
     precision: Precision | None = None,
+    out_dtype: torch.dtype | None = None,
+    node_dim: int = 0,
 ) -> Tensor:
     """Aggregate source features at the targets: ``out[i] = reduce over edges j → i of weight · x[j]``.
 
     Args:
         g: the graph.
-        x: ``[K, F]`` or ``[K, H, F]``; float32, float64, float16 or bfloat16. Accumulation is float32 or better.
-        weight: ``[E]`` or, for three-dimensional ``x``, ``[E, H]``; default: ``g.weight``, or unweighted.
-        reduce: ``"mean"`` divides the sum by the number of edges; targets without edges give 0 in every mode.
+        x: ``[K, F]`` or ``[K, H, F]``; float32, float64, float16 or bfloat16. Accumulation is float32 or better. With
+            ``node_dim=-2``, ``[..., K, F]``: any batch of features over one graph.
+        weight: ``[E]`` or, for three-dimensional ``x``, ``[E, H]``; default: ``g.weight``, or unweighted. With
+            ``node_dim=-2`` only ``[E]``.
+        reduce: ``"mean"`` divides the sum, in float32 or better, by the number of edges; targets without edges give 0
+            in every mode.
         precision: ``"ieee"`` (float32 accuracy, the default) or ``"tf32"`` for float32 ``x`` on tensor cores; default
             follows ``torch.backends.cuda.matmul.fp32_precision``.
+        out_dtype: ``torch.float32`` keeps the float32 results of float16 or bfloat16 ``x`` as they are, and takes their
+            gradient in float32; default: ``x.dtype``.
+        node_dim: dimension of ``x``, and of the result, that counts nodes: 0 or -2.
 
     Returns:
-        ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``. A float16 sum beyond 65504, that of a mean included, is Inf.
+        ``[M, F]`` or ``[M, H, F]``, with ``node_dim=-2`` ``[..., M, F]``, of ``out_dtype``. A sum beyond 65504 in
+        float16 is Inf.
 
     Raises:
-        ValueError: a shape, device or choice that does not fit.
-        TypeError: ``x`` or ``weight`` is not floating point.
+        ValueError: a shape, device or choice that does not fit; an ``out_dtype`` that ``x`` does not give.
+        TypeError: ``x`` or ``weight`` is not floating point, ``out_dtype`` is no dtype.
 
     Example:
         >>> import torch, torch_tcgnn as tcg
@@ -63,25 +78,34 @@ def spmm(
     Reference:
         TC-GNN (USENIX ATC 2023), section 4; backward over the transposed graph.
     """
+    check_graph(g)
     check_choice("reduce", reduce, REDUCES)
-    check_features("x", x, g.num_cols, g, dims=(2, 3))
-    precision = resolve_precision(precision, x)
+    check_node_dim(node_dim)
+    if node_dim == 0:
+        check_features("x", x, g.num_cols, g, dims=(2, 3))
+    else:
+        check_batch("x", x, g.num_cols, g)
+    precision, dtype = resolve_precision(precision, x), resolve_out_dtype(out_dtype, x)
     weight = g.weight if weight is None else weight
     if weight is not None:
-        check_weight(weight, x, g)
-        if weight.dim() == 2 and x.dim() == 2:
-            raise ValueError(f"weight of shape {tuple(weight.shape)} needs x of shape [K, H, F], got {tuple(x.shape)}")
-    if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: heads are just features
-        return _aggregate(g, x.flatten(1), weight, reduce, precision).view(g.num_rows, *x.shape[1:])
-    return _aggregate(g, x, weight, reduce, precision)
+        check_weight(weight, x, g, node_dim)
+    if x.dim() == 2 or (weight is not None and weight.dim() == 2):
+        return _aggregate(g, x, weight, reduce, precision, dtype)
+    x = x if node_dim == 0 else x.movedim(node_dim, 0)
+    out = _aggregate(g, x.flatten(1), weight, reduce, precision, dtype)  # under one weight, the rest are just features
+    out = out.view(g.num_rows, *x.shape[1:])
+    return out if node_dim == 0 else out.movedim(0, node_dim).contiguous()
 
 
-def _aggregate(g: TCGraph, x: Tensor, weight: Tensor | None, reduce: Reduce, precision: Precision) -> Tensor:
+def _aggregate(
+    g: TCGraph, x: Tensor, weight: Tensor | None, reduce: Reduce, precision: Precision, dtype: torch.dtype
+) -> Tensor:
     if reduce in ("max", "min"):
-        return extremum.spmm_extremum(structure(g, x, weight), x, weight, reduce == "max")[0]
-    adj, adj_t = structures(g, x, weight)
-    out = products.spmm(adj, adj_t, x, weight, precision)
-    return _divide(out, g) if reduce == "mean" else out
+        return extremum.spmm_extremum(structure(g, x, weight), x, weight, reduce == "max")[0].to(dtype)
+    adj, adj_t = structures(g, x, weight, dtype=x.dtype)
+    sums = torch.float32 if reduce == "mean" and x.dtype in HALVES else dtype
+    out = products.spmm(adj, adj_t, x, weight, precision, None if sums == x.dtype else sums)
+    return _divide(out, g).to(dtype) if reduce == "mean" else out
 
 
 def _divide(total: Tensor, g: TCGraph) -> Tensor:
@@ -116,13 +140,18 @@ def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Pr
     Reference:
         TC-GNN (USENIX ATC 2023), section 4 (edge feature computation).
     """
+    check_graph(g)
     check_features("a", a, g.num_rows, g, dims=(2, 3))
     check_features("b", b, g.num_cols, g, dims=(2, 3))
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"a and b must agree after their first dimension, got {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype:
         raise TypeError(f"a and b must have one dtype, got {a.dtype} and {b.dtype}")
-    adj, adj_t = structures(g, a, b)
+    if not isinstance(scale, Tensor):  # a tensor of one number carries a gradient
+        check_finite("scale", scale)
+    elif scale.numel() != 1:
+        raise ValueError(f"scale must be one number, got shape {tuple(scale.shape)}")
+    adj, adj_t = structures(g, a, b, dtype=a.dtype)
     out = products.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
     return out if scale == 1.0 else out * scale
 
@@ -150,6 +179,7 @@ def edge_softmax(g: TCGraph, logits: Tensor) -> Tensor:
     Reference:
         Graph attention networks (Veličković et al., 2018), equation 3.
     """
+    check_graph(g)
     check_edges("logits", logits, g)
     if logits.dim() not in (1, 2):
         raise ValueError(f"logits must have shape [E] or [E, H], got {tuple(logits.shape)}")
@@ -180,6 +210,7 @@ def segment(g: TCGraph, values: Tensor, reduce: Reduce = "sum") -> Tensor:
     Reference:
         The reduction of TC-GNN (USENIX ATC 2023), section 2.
     """
+    check_graph(g)
     check_choice("reduce", reduce, REDUCES)
     check_edges("values", values, g)
     if reduce in ("sum", "mean"):
@@ -210,6 +241,7 @@ def gather_dst(g: TCGraph, rows: Tensor) -> Tensor:
     Reference:
         The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
     """
+    check_graph(g)
     check_rows("rows", rows, g.num_rows, g)
     return segments.gather_rows(structure(g, rows), rows)
 
@@ -233,5 +265,6 @@ def gather_src(g: TCGraph, rows: Tensor) -> Tensor:
     Reference:
         The scatter phase of TC-GNN (USENIX ATC 2023), section 2.
     """
+    check_graph(g)
     check_rows("rows", rows, g.num_cols, g)
     return segments.gather_rows(structure(g.t(), rows), rows)

@@ -18,7 +18,16 @@ from torch.nn.functional import normalize
 from ..graph import TCGraph
 from ..ops.attention import ADDITIVE, DOT, GATV2, Form, attention
 from ..ops.attention_weights import attention_weights
-from .arguments import check_edges, check_features, structure, structures
+from .arguments import (
+    check_edges,
+    check_features,
+    check_finite,
+    check_floating,
+    check_graph,
+    check_probability,
+    structure,
+    structures,
+)
 
 
 def gat_attention(
@@ -65,6 +74,8 @@ def gat_attention(
     Reference:
         Graph attention networks (Veličković et al., 2018), equations 3 to 5.
     """
+    check_graph(g)
+    check_finite("negative_slope", negative_slope)
     check_features("h", h, g.num_cols, g, dims=(3,))
     heads = h.shape[1]
     _check_operand("alpha_src", alpha_src, g.num_cols, (heads,), "h", h, g)
@@ -117,10 +128,11 @@ def gatv2_attention(
     Reference:
         How attentive are graph attention networks? (Brody et al., 2022), equation 7.
     """
+    check_graph(g)
+    check_finite("negative_slope", negative_slope)
     check_features("left", left, g.num_cols, g, dims=(3,))
     _check_operand("right", right, g.num_rows, tuple(left.shape[1:]), "left", left, g)
-    if not att.is_floating_point():
-        raise TypeError(f"att must be floating point, got {att.dtype}")
+    check_floating("att", att)
     if att.shape != left.shape[1:]:
         raise ValueError(f"att must have shape {tuple(left.shape[1:])} as left has, got {tuple(att.shape)}")
     if att.device != g.device:
@@ -172,6 +184,7 @@ def dot_attention(
     Reference:
         Masked label prediction (Shi et al., 2021), equations 3 and 4; edges as in PyG's ``TransformerConv``.
     """
+    check_graph(g)
     check_features("k", k, g.num_cols, g, dims=(3,))
     heads, width = k.shape[1:]
     _check_operand("q", q, g.num_rows, (heads, width), "k", k, g)
@@ -184,7 +197,9 @@ def dot_attention(
             raise ValueError(
                 f"edge is added to keys and values: v must have shape {tuple(k.shape)}, got {tuple(v.shape)}"
             )
-    scale = 1.0 / math.sqrt(max(width, 1)) if scale is None else float(scale)
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(width, 1))
+    check_finite("scale", scale)
     return _attend(DOT, g, [q, k, v, edge], scale, dropout, training, return_attention)
 
 
@@ -226,12 +241,13 @@ def cosine_attention(
     Reference:
         Attention-based graph neural network (Thekumparampil et al., 2018), equation 6; TC-GNN's AGNN has no softmax.
     """
+    check_graph(g)
     if g.num_rows != g.num_cols:
         raise ValueError(f"g must have as many targets as sources, got {g.num_rows} and {g.num_cols}")
     check_features("x", x, g.num_cols, g, dims=(2, 3))
     value = x.unsqueeze(1) if x.dim() == 2 else x
     key = normalize(x, dim=-1, eps=1e-12)
-    query = (beta * key).view_as(value)
+    query = (_checked_beta(beta, x) * key).view_as(value)
     found = dot_attention(
         g, query, key.view_as(value), value, scale=1.0, dropout=dropout, training=training,
         return_attention=return_attention,
@@ -239,6 +255,20 @@ def cosine_attention(
     if x.dim() == 3:
         return found
     return (found[0].squeeze(1), found[1].squeeze(1)) if return_attention else found.squeeze(1)
+
+
+def _checked_beta(beta: Tensor | float, x: Tensor) -> Tensor | float:
+    """``beta``, unless its product with ``x`` has another shape or device than ``x``."""
+    if not isinstance(beta, Tensor):
+        check_finite("beta", beta)
+        return beta
+    check_floating("beta", beta)
+    fits = beta.dim() <= x.dim() and all(b in (1, n) for b, n in zip(beta.shape[::-1], x.shape[::-1]))
+    if not fits:
+        raise ValueError(f"beta must broadcast to x of shape {tuple(x.shape)}, got {tuple(beta.shape)}")
+    if beta.device != x.device and beta.dim() > 0:
+        raise ValueError(f"beta is on {beta.device}, but x is on {x.device}: move one of them with .to()")
+    return beta
 
 
 def _attend(
@@ -250,8 +280,7 @@ def _attend(
     training: bool,
     with_weights: bool,
 ) -> Any:
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout must be a probability in [0, 1], got {dropout}")
+    check_probability("dropout", dropout)
     adj, adj_t = structures(g, *tensors)
     dropout = float(dropout) if training else 0.0
     seed = torch.empty(0, dtype=torch.int64, device=g.device)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from ..adjacency import Adjacency
-from ..cost import rates_on
 from ..graph import TCGraph
-from .arguments import check_features, check_weight
+from .arguments import check_features, check_graph, check_weight
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Explanation:
 
     Attributes:
         kernel: its name; ``"zeros"`` where there is nothing to add up.
-        path: ``"tc"`` (tensor cores), ``"cuda"`` (CUDA cores) or ``"cpu"``.
+        path: ``"tc"`` (tensor cores), ``"cuda"`` (CUDA cores), ``"mixed"`` (each for its rows) or ``"cpu"``.
         reason: why this one, in words.
         predicted_us: microseconds by path of the cost model, where there was a choice between paths.
 
@@ -33,7 +30,7 @@ class Explanation:
     """
 
     kernel: str
-    path: Literal["tc", "cuda", "cpu"]
+    path: Literal["tc", "cuda", "mixed", "cpu"]
     reason: str
     predicted_us: dict[str, float] = field(default_factory=dict)
 
@@ -63,6 +60,7 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
     Reference:
         The choice between tensor cores and CUDA cores extends TC-GNN (USENIX ATC 2023), section 4.
     """
+    check_graph(g)
     check_features("x", x, g.num_cols, g, dims=(2, 3))
     weight = g.weight if weight is None else weight
     if weight is not None:
@@ -73,16 +71,11 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
         return Explanation("zeros", path, reason)
     if path == "cpu":
         return Explanation("embedding_bag", "cpu", "the operands are on the CPU")
-    from ..kernels.choose import explain_spmm
+    from ..kernels.choose import explain_spmm, predict_us
 
-    adjacency = Adjacency.unpack(g.operands())
     if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: spmm takes them as features
         x = x.flatten(1)
+    adjacency = g.prepared(x.dtype)
     choice = explain_spmm(adjacency, x, weight)
-    predicted = {}
-    if adjacency.blocks is not None and adjacency.plan is not None and x.dtype != torch.float64:
-        row_bytes = x[0].numel() * x.element_size()
-        rates = rates_on(x.device, x.dtype)
-        sizes = g.num_rows, g.num_edges, adjacency.blocks.num_blocks
-        predicted = rates.predict_us(*sizes, row_bytes, weighted=weight is not None)
-    return Explanation(choice.kernel, "tc" if "blocks" in choice.kernel else "cuda", choice.reason, predicted)
+    predicted: dict[str, float] = {**predict_us(adjacency, x, weighted=weight is not None)}
+    return Explanation(choice.kernel, choice.path, choice.reason, predicted)

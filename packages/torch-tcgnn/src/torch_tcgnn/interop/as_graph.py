@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph import Flow, Path, TCGraph
+from ..graph import FLOWS, PATHS, Flow, Path, TCGraph
+from ..graph_arguments import check_choice, check_sizes
+from ..reorder import REORDERS
 from .dgl import is_dgl, read_dgl
 from .edges import Edges
 from .pyg import read_edge_index
@@ -46,7 +48,8 @@ def as_graph(
 
     Raises:
         TypeError: an unknown format.
-        ValueError: ids, sizes or weights that do not fit, or a reversed ``flow`` of a matrix.
+        ValueError: ids, sizes or weights that do not fit, an unknown ``flow``, ``reorder`` or ``path``, or a reversed
+            ``flow`` of a matrix.
 
     Example:
         >>> import torch, torch_tcgnn as tcg
@@ -58,6 +61,9 @@ def as_graph(
     Reference:
         PyG's convention: ``edge_index = [source, target]``, ``adj_t[target, source]``.
     """
+    check_choice("flow", flow, FLOWS)
+    check_choice("path", path, PATHS)
+    check_choice("reorder", reorder, REORDERS)
     if isinstance(adj, TCGraph):
         check_graph_size(adj, num_nodes)
         return adj if weight is None else adj.with_weight(weight)
@@ -109,7 +115,7 @@ def check_graph_size(graph: TCGraph, num_nodes: int | tuple[int, int] | None) ->
     """Raise where a graph has another size than ``num_nodes`` says."""
     if num_nodes is None:
         return
-    said = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+    said = check_sizes("num_nodes", num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes))
     if said[0] != graph.num_cols or said[1] != graph.num_rows:
         raise ValueError(f"{graph!r} does not fit num_nodes={num_nodes} (sources, targets)")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ def from_batch(graphs: Sequence[TCGraph]) -> TCGraph:
         graphs: at least one, on one device; all weighted or none.
 
     Raises:
+        TypeError: something else than graphs.
         ValueError: no graphs, several devices, or weights in some graphs only.
 
     Example:
@@ -30,7 +31,12 @@ def from_batch(graphs: Sequence[TCGraph]) -> TCGraph:
         tensor([[0, 1, 2, 3],
                 [1, 0, 3, 2]])
     """
+    if isinstance(graphs, (TCGraph, str)) or not isinstance(graphs, Iterable):
+        raise TypeError(f"graphs must be a sequence of TCGraph, got {type(graphs).__name__}")
     graphs = list(graphs)
+    for place, g in enumerate(graphs):
+        if not isinstance(g, TCGraph):
+            raise TypeError(f"graphs must hold TCGraph, got {type(g).__name__} at place {place}")
     if not graphs:
         raise ValueError("graphs must hold at least one TCGraph, got none")
     devices = {str(g.device) for g in graphs}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..graph import Path, TCGraph
-from ..graph_arguments import check_edge_index, check_ids
+from ..graph_arguments import check_edge_index, check_ids, check_sizes
 
 Loops = Literal["keep", "sum", "replace"]
 """What becomes of a loop that exists when loops are added: its weight is kept, added to, or replaced."""
@@ -79,8 +79,8 @@ def matrix_size(num_nodes: int | tuple[int, int] | None, rows: int, cols: int, w
         ValueError: the two differ.
     """
     if num_nodes is not None:
-        said = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
-        if tuple(said) != (cols, rows):
+        said = check_sizes("num_nodes", num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes))
+        if said != (cols, rows):
             raise ValueError(
                 f"{what} has {cols} sources (columns) and {rows} targets (rows), but num_nodes is {num_nodes}"
             )

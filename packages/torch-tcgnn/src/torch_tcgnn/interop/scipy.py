@@ -22,6 +22,7 @@ def read_scipy(matrix: Any, num_nodes: int | tuple[int, int] | None) -> Edges:
     """Stored entries in row-major order, explicit zeros and duplicates included.
 
     Raises:
+        TypeError: complex values.
         ValueError: not two-dimensional, or another size than ``num_nodes`` says.
     """
     if len(matrix.shape) != 2:
@@ -29,6 +30,10 @@ def read_scipy(matrix: Any, num_nodes: int | tuple[int, int] | None) -> Edges:
     num_sources, num_targets = matrix_size(num_nodes, matrix.shape[0], matrix.shape[1], "the SciPy matrix")
     coo = matrix.tocoo()
     edge_index = torch.stack([torch.from_numpy(ids.astype("int64")) for ids in (coo.col, coo.row)])
+    if coo.data.dtype.kind not in "biuf":
+        raise TypeError(f"SciPy adjacency must hold real values, got {coo.data.dtype}")
+    if coo.data.dtype.kind == "f" and coo.data.dtype.itemsize > 8:  # NumPy's longdouble, which PyTorch lacks
+        coo = coo.astype("float64")
     value = torch.from_numpy(coo.data.copy())
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype())

@@ -14,8 +14,11 @@ def read_torch_sparse_layout(adj_t: Tensor, num_nodes: int | tuple[int, int] | N
     """Entries of ``adj_t`` in storage order (COO is coalesced first, as PyG does).
 
     Raises:
+        TypeError: no tensor, or complex values.
         ValueError: not a matrix, or another size than ``num_nodes`` says.
     """
+    if not isinstance(adj_t, Tensor):
+        raise TypeError(f"adj_t must be a torch sparse tensor (COO, CSR or CSC), got {type(adj_t).__name__}")
     if adj_t.layout not in LAYOUTS:
         raise ValueError(f"sparse adjacency must be COO, CSR or CSC, got {adj_t.layout}")
     if adj_t.dim() - adj_t.dense_dim() != 2:
@@ -28,6 +31,8 @@ def read_torch_sparse_layout(adj_t: Tensor, num_nodes: int | tuple[int, int] | N
         row, col, value = expand(adj_t.crow_indices()), adj_t.col_indices(), adj_t.values()
     else:
         row, col, value = adj_t.row_indices(), expand(adj_t.ccol_indices()), adj_t.values()
+    if value.is_complex():
+        raise TypeError(f"sparse adjacency must hold real values, got {value.dtype}")
     value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
     weight = unless_ones(value if value.requires_grad else value.clone())  # a view would keep the matrix alive
     return Edges(torch.stack([col.long(), row.long()]), weight, num_sources, num_targets, "sum")

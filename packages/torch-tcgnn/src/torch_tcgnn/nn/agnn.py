@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from ..functional import dot_attention
 from .features import flat, single
 from .loops import looped_graph
-from .options import read_options
+from .options import read_options, refuse_torchscript
 
 
 class AGNNConv(torch.nn.Module):
@@ -64,10 +64,13 @@ class AGNNConv(torch.nn.Module):
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes."""
         x = flat(single(x, "AGNNConv"), "AGNNConv")
         looped = looped_graph(edge_index, (x.shape[0], x.shape[0]), self.passing.flow, add=self.add_self_loops)
+        x = x.to(torch.promote_types(x.dtype, self.beta.dtype))  # as β · cos makes PyG's messages
         unit = normalize(x, p=2.0, dim=-1)
         query = looped.pad_targets(self.beta * unit).unsqueeze(1)
         out = dot_attention(looped.graph, query, unit.unsqueeze(1), x.unsqueeze(1), scale=1.0)
         return looped.trim(out).squeeze(1)
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..functional import gat_attention
-from .attending import attended, check_weights_wanted, join_heads, node_logits, weights_out
-from .features import Features, flat, node_sizes, pair
+from .attending import as_messages, attended, check_weights_wanted, join_heads, node_logits, weights_out
+from .features import Features, check_fits, flat, node_sizes, pair
 from .linear import Linear, glorot
-from .options import read_options
+from .options import check_attention, read_channels, read_options, refuse_torchscript
 
 
 class GATConv(torch.nn.Module):
@@ -72,6 +72,10 @@ class GATConv(torch.nn.Module):
         super().__init__()
         self.aggr = options.pop("aggr", "add")
         self.passing = read_options(self, self.aggr, options, node_dim=0, only_sum=True)
+        source, target = read_channels(self, in_channels, out_channels)
+        check_attention(
+            self, heads=heads, dropout=dropout, edge_dim=edge_dim, negative_slope=negative_slope, fill_value=fill_value
+        )
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
@@ -82,16 +86,15 @@ class GATConv(torch.nn.Module):
 
         self.lin = self.lin_src = self.lin_dst = None
         if isinstance(in_channels, int):
-            self.lin = glorot_map(in_channels)
+            self.lin = glorot_map(source)
         else:
-            self.lin_src, self.lin_dst = glorot_map(in_channels[0]), glorot_map(in_channels[1])
+            self.lin_src, self.lin_dst = glorot_map(source), glorot_map(target)
         self.att_src = Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = Parameter(torch.empty(1, heads, out_channels))
         self.lin_edge = None if edge_dim is None else glorot_map(edge_dim)
         att_edge = None if edge_dim is None else Parameter(torch.empty(1, heads, out_channels))
         self.register_parameter("att_edge", att_edge)
         total = out_channels * (heads if concat else 1)
-        target = in_channels if isinstance(in_channels, int) else in_channels[1]
         self.res = glorot_map(target, total) if residual else None
         self.register_parameter("bias", Parameter(torch.empty(total)) if bias else None)
         self.reset_parameters()
@@ -147,7 +150,7 @@ class GATConv(torch.nn.Module):
             return_attention=bool(return_attention_weights),
         )  # fmt: skip
         out, alpha = found if return_attention_weights else (found, None)
-        out = join_heads(looped.trim(out), self.concat)
+        out = join_heads(as_messages(looped.trim(out), self.att_src), self.concat)
         if residual is not None:
             out = out + residual
         if self.bias is not None:
@@ -159,10 +162,15 @@ class GATConv(torch.nn.Module):
         shape = (-1, self.heads, self.out_channels)
         maps: tuple[Any, Any] = (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
         map_source, map_target = maps
+        check_fits(map_source, source, "GATConv", "x of the sources")
+        if target is not None:
+            check_fits(map_target, target, "GATConv", "x of the targets")
         h_source = map_source(source).view(shape)
         if target is source and map_target is map_source:
             return h_source, h_source
         return h_source, None if target is None else map_target(target).view(shape)
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..functional import gatv2_attention
-from .attending import attended, check_weights_wanted, join_heads, weights_out
-from .features import Features, flat, node_sizes, pair
+from .attending import as_messages, attended, check_weights_wanted, join_heads, weights_out
+from .features import Features, check_fits, flat, node_sizes, pair
 from .linear import Linear, glorot
-from .options import read_options
+from .options import check_attention, read_channels, read_options, refuse_torchscript
 
 
 class GATv2Conv(torch.nn.Module):
@@ -76,7 +76,10 @@ class GATv2Conv(torch.nn.Module):
         self.concat, self.negative_slope, self.dropout = concat, negative_slope, dropout
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.share_weights, self.residual = share_weights, residual
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        source, target = read_channels(self, in_channels, out_channels)
+        check_attention(
+            self, heads=heads, dropout=dropout, edge_dim=edge_dim, negative_slope=negative_slope, fill_value=fill_value
+        )
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
 
         def glorot_map(size: int, width: int, bias: bool) -> Linear:
@@ -115,6 +118,8 @@ class GATv2Conv(torch.nn.Module):
         flat(source, "GATv2Conv")
         if target is None:
             raise ValueError("GATv2Conv: x must hold target features, got (source, None)")
+        check_fits(self.lin_l, source, "GATv2Conv", "x of the sources")
+        check_fits(self.lin_r, target, "GATv2Conv", "x of the targets")
         if edge_attr is not None and self.lin_edge is None:
             raise ValueError(f"GATv2Conv: edge_attr of shape {tuple(edge_attr.shape)} needs edge_dim, which is None")
         if return_attention_weights:
@@ -133,12 +138,14 @@ class GATv2Conv(torch.nn.Module):
             return_attention=bool(return_attention_weights),
         )  # fmt: skip
         out, alpha = found if return_attention_weights else (found, None)
-        out = join_heads(looped.trim(out), self.concat)
+        out = join_heads(as_messages(looped.trim(out), self.att), self.concat)
         if self.res is not None:
             out = out + self.res(target)
         if self.bias is not None:
             out = out + self.bias
         return out if alpha is None else (out, weights_out(looped, alpha, flow))
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

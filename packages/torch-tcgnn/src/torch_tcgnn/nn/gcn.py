@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from .features import aggregate, commutes, single
+from .features import aggregate, check_fits, commutes, message_dtype, single
 from .linear import Linear
 from .lookup import edge_weights, plain_graph
 from .loops import gcn_graph
-from .options import read_options
+from .options import read_channels, read_options, refuse_torchscript
 
 
 class GCNConv(torch.nn.Module):
@@ -61,6 +61,7 @@ class GCNConv(torch.nn.Module):
         super().__init__()
         self.aggr = options.pop("aggr", "add")
         self.passing = read_options(self, self.aggr, options)
+        read_channels(self, in_channels, out_channels, pairs=False)
         add_self_loops = normalize if add_self_loops is None else add_self_loops
         if add_self_loops and not normalize:
             raise ValueError("GCNConv: add_self_loops=True needs normalize=True, got normalize=False")
@@ -81,11 +82,13 @@ class GCNConv(torch.nn.Module):
     def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes."""
         x = single(x, "GCNConv")
+        check_fits(self.lin, x, "GCNConv")
         num_nodes = x.shape[-2]
         if not self.normalize:
             graph = plain_graph(edge_index, (num_nodes, num_nodes), self.passing.flow)
-            weight = edge_weights(edge_weight, graph.num_edges, "GCNConv")
-            out = self._propagate(x, graph, weight)
+            weight = edge_weights(edge_weight, graph.num_edges, "GCNConv", graph.device)
+            carried = graph.weight if weight is None else weight
+            out = self._propagate(x, graph, weight, None if carried is None else carried.dtype)
         else:
             looped, weight = self._first_graph or gcn_graph(
                 edge_index,
@@ -99,13 +102,19 @@ class GCNConv(torch.nn.Module):
             )
             if self.cached:
                 self._first_graph = (looped, weight)
-            out = looped.trim(self._propagate(x, looped.graph, weight), -2)
+            given = looped.weight if edge_weight is None else edge_weight
+            dtype = x.dtype if given is None else given.dtype  # of PyG's normalised weights; ours are never 16-bit
+            out = looped.trim(self._propagate(x, looped.graph, weight, dtype), -2)
         return out if self.bias is None else out + self.bias
 
-    def _propagate(self, x: Tensor, graph: Any, weight: Tensor | None) -> Tensor:
+    def _propagate(self, x: Tensor, graph: Any, weight: Tensor | None, weight_dtype: torch.dtype | None) -> Tensor:
         if commutes(self.lin, self.passing) and self.lin.weight.shape[0] >= self.lin.weight.shape[1]:
-            return self.lin(aggregate(graph, x, self.passing, weight))
-        return aggregate(graph, self.lin(x), self.passing, weight)
+            out = self.lin(aggregate(graph, x, self.passing, weight))
+            return out.to(message_dtype(out.dtype, weight_dtype))
+        x = self.lin(x)
+        return aggregate(graph, x, self.passing, weight, message_dtype(x.dtype, weight_dtype))
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..graph_arguments import check_finite
 from .features import Features, aggregate, node_sizes, pair
 from .linear import reset
 from .lookup import plain_graph
-from .options import read_options
+from .options import read_options, refuse_torchscript
 
 
 class GINConv(torch.nn.Module):
@@ -47,6 +48,9 @@ class GINConv(torch.nn.Module):
         super().__init__()
         self.aggr = options.pop("aggr", "add")
         self.passing = read_options(self, self.aggr, options)
+        if not callable(nn):
+            raise TypeError(f"GINConv: nn must be a module, got {type(nn).__name__}")
+        check_finite("GINConv: eps", eps)
         self.nn = nn
         self.initial_eps = eps
         set_eps(self, train_eps)
@@ -57,9 +61,7 @@ class GINConv(torch.nn.Module):
         reset(self.nn)
         self.eps.data.fill_(self.initial_eps)
 
-    def forward(
-        self, x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None
-    ) -> Tensor:
+    def forward(self, x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None) -> Tensor:
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes; ``size`` is ``(sources, targets)``."""
         source, target = pair(x, "GINConv", self.passing.flow)
         graph = plain_graph(edge_index, node_sizes(source, target, size, "GINConv"), self.passing.flow)
@@ -67,6 +69,8 @@ class GINConv(torch.nn.Module):
         if target is not None:
             out = out + (1 + self.eps) * target
         return self.nn(out)
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nn={self.nn})"

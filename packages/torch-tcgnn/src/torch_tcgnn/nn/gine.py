@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from ..functional import gather_src, segment
-from .features import Features, node_sizes, pair
+from ..graph_arguments import check_count, check_finite, check_tensor
+from .features import Features, check_fits, node_sizes, pair
 from .gin import set_eps
 from .linear import Linear, reset
 from .lookup import plain_graph
-from .options import read_options
+from .options import read_options, refuse_torchscript
 
 
 class GINEConv(torch.nn.Module):
@@ -56,9 +57,14 @@ class GINEConv(torch.nn.Module):
         super().__init__()
         self.aggr = options.pop("aggr", "add")
         self.passing = read_options(self, self.aggr, options)
+        if not callable(nn):
+            raise TypeError(f"GINEConv: nn must be a module, got {type(nn).__name__}")
+        check_finite("GINEConv: eps", eps)
         self.nn = nn
         self.initial_eps = eps
         set_eps(self, train_eps)
+        if edge_dim is not None:
+            check_count("GINEConv: edge_dim", edge_dim, least=-1)
         self.lin = None if edge_dim is None else Linear(edge_dim, _input_size(nn))
         self.reset_parameters()
 
@@ -79,9 +85,18 @@ class GINEConv(torch.nn.Module):
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes; ``edge_attr`` follows its edge order."""
         source, target = pair(x, "GINEConv", self.passing.flow)
         graph = plain_graph(edge_index, node_sizes(source, target, size, "GINEConv"), self.passing.flow)
-        if edge_attr is None or edge_attr.shape[0] != graph.num_edges:
-            got = None if edge_attr is None else tuple(edge_attr.shape)
+        if edge_attr is None:
+            raise ValueError(f"GINEConv: edge_attr must have {graph.num_edges} rows, one an edge, got None")
+        check_tensor("GINEConv: edge_attr", edge_attr)
+        got = tuple(edge_attr.shape)
+        if edge_attr.dim() != 2 or got[0] != graph.num_edges:
             raise ValueError(f"GINEConv: edge_attr must have {graph.num_edges} rows, one an edge, got {got}")
+        if not edge_attr.is_floating_point():
+            raise TypeError(f"GINEConv: edge_attr must be floating point, got {edge_attr.dtype}")
+        if edge_attr.device != graph.device:
+            raise ValueError(f"GINEConv: edge_attr is on {edge_attr.device}, but the graph is on {graph.device}")
+        if self.lin is not None:
+            check_fits(self.lin, edge_attr, "GINEConv", "edge_attr")
         edge = edge_attr if self.lin is None else self.lin(edge_attr)
         if edge.shape[-1] != source.shape[-1]:
             raise ValueError(
@@ -96,12 +111,14 @@ class GINEConv(torch.nn.Module):
             out = out + (1 + self.eps) * target
         return self.nn(out)
 
+    __prepare_scriptable__ = refuse_torchscript
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nn={self.nn})"
 
 
 def _input_size(nn: torch.nn.Module) -> int:
-    first = nn[0] if isinstance(nn, torch.nn.Sequential) else nn
+    first = nn[0] if isinstance(nn, torch.nn.Sequential) and len(nn) else nn
     for name in ("in_features", "in_channels"):
         if hasattr(first, name):
             return getattr(first, name)

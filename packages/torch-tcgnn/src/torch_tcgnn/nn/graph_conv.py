@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .features import Features, aggregate_then_map, node_sizes, pair
+from .features import Features, aggregate_then_map, check_fits, node_sizes, pair
 from .linear import Linear
 from .lookup import edge_weights, plain_graph
-from .options import read_options
+from .options import read_channels, read_options, refuse_torchscript
 
 
 class GraphConv(torch.nn.Module):
@@ -53,7 +53,7 @@ class GraphConv(torch.nn.Module):
         self.aggr = aggr
         self.passing = read_options(self, aggr, options)
         self.in_channels, self.out_channels = in_channels, out_channels
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        source, target = read_channels(self, in_channels, out_channels)
         self.lin_rel = Linear(source, out_channels, bias=bias)
         self.lin_root = Linear(target, out_channels, bias=False)
         self.reset_parameters()
@@ -72,10 +72,15 @@ class GraphConv(torch.nn.Module):
     ) -> Tensor:
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes; ``size`` is ``(sources, targets)``."""
         source, target = pair(x, "GraphConv", self.passing.flow)
+        check_fits(self.lin_rel, source, "GraphConv", "x of the sources")
+        if target is not None:
+            check_fits(self.lin_root, target, "GraphConv", "x of the targets")
         graph = plain_graph(edge_index, node_sizes(source, target, size, "GraphConv"), self.passing.flow)
-        weight = edge_weights(edge_weight, graph.num_edges, "GraphConv")
+        weight = edge_weights(edge_weight, graph.num_edges, "GraphConv", graph.device)
         out = aggregate_then_map(graph, source, self.passing, self.lin_rel, weight)
         return out if target is None else out + self.lin_root(target)
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -81,7 +81,7 @@ def _build(adj: Any, size: tuple[int, int], flow: Flow, gcn: bool, add: bool) ->
     edges = read_edges(adj, size, flow=flow)
     num_sources, num_targets = size
     compiling = torch.compiler.is_compiling()
-    if not (compiling or isinstance(adj, TCGraph)):
+    if not isinstance(adj, TCGraph):
         edges.check()
     edge_index = edges.edge_index.long()
     num_edges, num_loops = edge_index.shape[1], min(size) if add else 0
@@ -142,7 +142,7 @@ def gcn_graph(
 
     def build() -> tuple[LoopedGraph, Tensor]:
         looped = looped_graph(adj, size, flow, gcn=True, add=add_self_loops)
-        given = edge_weights(weight, looped.num_edges, name)
+        given = edge_weights(weight, looped.num_edges, name, looped.edge_index.device)
         given = looped.weight if given is None else given
         values = _normalise(looped, given, 2.0 if improved else 1.0, dtype)
         graph = looped.graph
@@ -170,11 +170,7 @@ def _normalise(looped: LoopedGraph, weight: Tensor | None, fill: float, dtype: t
 
 
 def loop_features(looped: LoopedGraph, edge_attr: Tensor, fill: float | Tensor | str, flow: Flow) -> Tensor:
-    """``[E', D]`` edge features with those of the loops: a value, or a reduction over the edges into each node.
-
-    Raises:
-        NotImplementedError: a reduction other than add, mean, min, max, mul.
-    """
+    """``[E', D]`` edge features with those of the loops: a value, or a reduction over the edges into each node."""
     shape = (looped.num_loops, *edge_attr.shape[1:])
     if isinstance(fill, str):
         loops = _reduced(looped, edge_attr, fill, flow)
@@ -188,8 +184,6 @@ def loop_features(looped: LoopedGraph, edge_attr: Tensor, fill: float | Tensor |
 
 def _reduced(looped: LoopedGraph, edge_attr: Tensor, fill: str, flow: Flow) -> Tensor:
     reduces = {"add": "sum", "sum": "sum", "mean": "mean", "min": "amin", "max": "amax", "mul": "prod"}
-    if fill not in reduces:
-        raise NotImplementedError(f"fill_value must be a number, a Tensor or one of {', '.join(reduces)}, got {fill!r}")
     source, target = looped.edge_index[:, : looped.edge_index.shape[1] - looped.num_loops]
     node = target
     if flow == "target_to_source":  # PyG reduces over edge_index[1] in either flow

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as l2_normalize
 
-from .features import Features, aggregate_then_map, node_sizes, pair
+from .features import Features, aggregate_then_map, check_fits, node_sizes, pair
 from .linear import Linear, reset
 from .lookup import plain_graph
-from .options import read_options
+from .options import read_channels, read_options, refuse_torchscript
 
 
 class SAGEConv(torch.nn.Module):
@@ -60,7 +60,7 @@ class SAGEConv(torch.nn.Module):
         self.passing = read_options(self, aggr, options)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.normalize, self.root_weight, self.project = normalize, root_weight, project
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        source, target = read_channels(self, in_channels, out_channels)
         if project:
             if source <= 0:
                 raise ValueError(f"SAGEConv: project=True needs a known input size, got in_channels={in_channels}")
@@ -75,11 +75,12 @@ class SAGEConv(torch.nn.Module):
         for lin in self.children():
             reset(lin)
 
-    def forward(
-        self, x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None
-    ) -> Tensor:
+    def forward(self, x: Features, edge_index: Any, size: tuple[int | None, int | None] | None = None) -> Tensor:
         """``edge_index`` is anything :func:`torch_tcgnn.as_graph` takes; ``size`` is ``(sources, targets)``."""
         source, target = pair(x, "SAGEConv", self.passing.flow)
+        check_fits(self.lin_l, source, "SAGEConv", "x of the sources", times=len(self.passing.reduces))
+        if self.root_weight and target is not None:
+            check_fits(self.lin_r, target, "SAGEConv", "x of the targets")
         graph = plain_graph(edge_index, node_sizes(source, target, size, "SAGEConv"), self.passing.flow)
         if self.project:
             source = self.lin(source).relu()
@@ -87,6 +88,8 @@ class SAGEConv(torch.nn.Module):
         if self.root_weight and target is not None:
             out = out + self.lin_r(target)
         return l2_normalize(out, p=2.0, dim=-1) if self.normalize else out
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, aggr={self.aggr})"

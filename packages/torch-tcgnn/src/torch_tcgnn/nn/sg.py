@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .features import aggregate, commutes, single
+from ..graph_arguments import check_count
+from .features import aggregate, check_fits, commutes, single
 from .linear import Linear
 from .loops import gcn_graph
-from .options import read_options
+from .options import read_channels, read_options, refuse_torchscript
 
 
 class SGConv(torch.nn.Module):
@@ -55,6 +56,8 @@ class SGConv(torch.nn.Module):
         super().__init__()
         self.aggr = options.pop("aggr", "add")
         self.passing = read_options(self, self.aggr, options)
+        read_channels(self, in_channels, out_channels, pairs=False)
+        check_count("SGConv: K", K, least=0)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.K, self.cached, self.add_self_loops = K, cached, add_self_loops
         self.lin = Linear(in_channels, out_channels, bias=bias)
@@ -71,6 +74,7 @@ class SGConv(torch.nn.Module):
         if self._cached_x is not None:
             return self.lin(self._cached_x.detach())
         x = single(x, "SGConv")
+        check_fits(self.lin, x, "SGConv")
         looped, weight = gcn_graph(
             edge_index,
             edge_weight,
@@ -84,7 +88,7 @@ class SGConv(torch.nn.Module):
         narrow_first = not self.cached and commutes(self.lin, self.passing)
         if narrow_first and self.lin.weight.shape[0] < self.lin.weight.shape[1]:
             out = self._hops(linear(x, self.lin.weight), looped, weight)
-            return out if self.lin.bias is None else out + self.lin.bias
+            return out if self.lin.bias is None else out + self.lin.bias.to(out.dtype)  # under autocast it is wider
         x = self._hops(x, looped, weight)
         if self.cached:
             self._cached_x = x
@@ -94,6 +98,8 @@ class SGConv(torch.nn.Module):
         for _ in range(self.K):
             x = looped.trim(aggregate(looped.graph, x, self.passing, weight), -2)
         return x
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, K={self.K})"

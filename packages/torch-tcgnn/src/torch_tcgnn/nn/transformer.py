@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..functional import dot_attention
-from .attending import attended, check_weights_wanted, join_heads, weights_out
-from .features import Features, flat, node_sizes, pair
+from .attending import as_messages, attended, check_weights_wanted, join_heads, weights_out
+from .features import Features, check_fits, flat, node_sizes, pair
 from .linear import Linear
-from .options import read_options, unsupported
+from .options import check_attention, read_channels, read_options, refuse_torchscript, unsupported
 
 
 class TransformerConv(torch.nn.Module):
@@ -66,7 +66,8 @@ class TransformerConv(torch.nn.Module):
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.beta, self.root_weight = concat, beta and root_weight, root_weight
         self.dropout, self.edge_dim = dropout, edge_dim
-        source, target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        source, target = read_channels(self, in_channels, out_channels)
+        check_attention(self, heads=heads, dropout=dropout, edge_dim=edge_dim)
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin_key = Linear(source, width, bias=bias)
         self.lin_query = Linear(target, width, bias=bias)
@@ -99,6 +100,8 @@ class TransformerConv(torch.nn.Module):
         flat(source, name)
         if target is None:
             raise ValueError(f"{name}: x must hold target features, got (source, None)")
+        check_fits(self.lin_key, source, name, "x of the sources")
+        check_fits(self.lin_query, target, name, "x of the targets")
         if edge_attr is not None and self.lin_edge is None:
             raise unsupported(name, "edge_dim", None)
         if return_attention_weights is not None:
@@ -115,10 +118,8 @@ class TransformerConv(torch.nn.Module):
             for lin, t in ((self.lin_query, target), (self.lin_key, source), (self.lin_value, source))
         )
         edge = self.lin_edge(edge_attr).view(shape) if self.lin_edge is not None else None
-        out = dot_attention(
-            looped.graph, query, key, value, edge=edge, dropout=self.dropout, training=self.training
-        )
-        out = join_heads(out, self.concat)
+        out = dot_attention(looped.graph, query, key, value, edge=edge, dropout=self.dropout, training=self.training)
+        out = join_heads(as_messages(out), self.concat)
         if self.root_weight:
             skip = self.lin_skip(target)
             if self.lin_beta is None:
@@ -129,7 +130,9 @@ class TransformerConv(torch.nn.Module):
         if return_attention_weights is None:
             return out
         _, alpha = dot_attention(looped.graph, query, key, value, edge=edge, return_attention=True)
-        return out, weights_out(looped, alpha, flow)
+        return out, weights_out(looped, as_messages(alpha), flow)
+
+    __prepare_scriptable__ = refuse_torchscript
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

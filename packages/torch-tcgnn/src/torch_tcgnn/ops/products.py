@@ -1,8 +1,9 @@
 """``spmm`` (``A @ X``) and ``sddmm`` (``<a_i, b_j>`` at every edge): each is the other's derivative, to any order.
 
-``spmm(adj, adj_t, x, weight, precision)``: ``d/dx`` is the same sum over the transposed graph, ``d/dweight`` SDDMM of
-the output gradient and ``x``. ``sddmm(adj, adj_t, a, b, precision)``, in input edge order: ``d/da`` is SpMM of ``b``
-weighted by the edge gradient, ``d/db`` the same over the transposed graph.
+``spmm(adj, adj_t, x, weight, precision, out_dtype)``: ``d/dx`` is the same sum over the transposed graph, ``d/dweight``
+SDDMM of the output gradient and ``x``. Where ``out_dtype`` makes float32 sums of 16-bit features, their gradient is
+float32 too, is summed as such, and rounded last. ``sddmm(adj, adj_t, a, b, precision)``, in input edge order: ``d/da``
+is SpMM of ``b`` weighted by the edge gradient, ``d/db`` the same over the transposed graph.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ from ..kernels.cpu import spmm as cpu_spmm
 from .library import LIBRARY, NAMESPACE
 from .plain import Structure, needs_grad
 
-LIBRARY.define("spmm(Tensor[] adj, Tensor[] adj_t, Tensor x, Tensor? weight, str precision) -> Tensor")
+LIBRARY.define(
+    "spmm(Tensor[] adj, Tensor[] adj_t, Tensor x, Tensor? weight, str precision, ScalarType? out_dtype=None) -> Tensor"
+)
 
 
-def spmm(adj: Structure, adj_t: Structure, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+def spmm(
+    adj: Structure,
+    adj_t: Structure,
+    x: Tensor,
+    weight: Tensor | None,
+    precision: str,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     """The op on tensor lists, or the same past the dispatcher on adjacencies (see ``plain``)."""
     if isinstance(adj, Adjacency):
-        return _autograd_spmm(adj, adj_t, x, weight, precision)
-    return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision)
+        return _autograd_spmm(adj, adj_t, x, weight, precision, out_dtype)
+    return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision, out_dtype)
 
 
 class SpMM(torch.autograd.Function):
@@ -33,47 +43,76 @@ class SpMM(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, adj: Structure, adj_t: Structure, x: Tensor, weight: Tensor | None, precision: str
+        ctx: Any,
+        adj: Structure,
+        adj_t: Structure,
+        x: Tensor,
+        weight: Tensor | None,
+        precision: str,
+        out_dtype: torch.dtype | None,
     ) -> Tensor:
         ctx.structure = adj, adj_t, precision
         ctx.save_for_backward(x, weight)
-        return _below_spmm(adj, adj_t, x, weight, precision)
+        return _below_spmm(adj, adj_t, x, weight, precision, out_dtype)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         adj, adj_t, precision = ctx.structure
         x, weight = ctx.saved_tensors
-        _, _, needs_x, needs_weight, _ = ctx.needs_input_grad
-        grad_x = spmm(adj_t, adj, grad, weight, precision) if needs_x else None
-        grad_weight = sddmm(adj, adj_t, grad, x, precision).to(weight.dtype) if needs_weight else None
-        return None, None, grad_x, grad_weight, None
+        _, _, needs_x, needs_weight, _, _ = ctx.needs_input_grad
+        grad_x = spmm(adj_t, adj, grad, weight, precision).to(x.dtype) if needs_x else None
+        grad_weight = None
+        if needs_weight:
+            grad_weight = sddmm(adj, adj_t, grad, x.to(grad.dtype), precision).to(weight.dtype)
+        return None, None, grad_x, grad_weight, None, None
 
 
-def _autograd_spmm(adj: Structure, adj_t: Structure, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+def _autograd_spmm(
+    adj: Structure,
+    adj_t: Structure,
+    x: Tensor,
+    weight: Tensor | None,
+    precision: str,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     run = SpMM.apply if needs_grad(x, weight) else _below_spmm
-    return run(adj, adj_t, x, weight, precision)
+    return run(adj, adj_t, x, weight, precision, out_dtype)
 
 
-def _below_spmm(adj: Structure, adj_t: Structure, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+def _below_spmm(
+    adj: Structure,
+    adj_t: Structure,
+    x: Tensor,
+    weight: Tensor | None,
+    precision: str,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
     if isinstance(adj, Adjacency):
-        return _kernel_spmm(adj, x, weight, precision)
+        return _kernel_spmm(adj, x, weight, precision, out_dtype)
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision)
+        return torch.ops.torch_tcgnn.spmm(adj, adj_t, x, weight, precision, out_dtype)
 
 
-def _kernel_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
+def _kernel_spmm(
+    adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str, out_dtype: torch.dtype | None
+) -> Tensor:
     if x.is_cuda:
         from ..kernels import choose
 
-        return choose.spmm(adjacency, x, weight, precision)
-    return cpu_spmm.spmm(adjacency, x, weight)
+        return choose.spmm(adjacency, x, weight, precision, out_dtype)
+    return cpu_spmm.spmm(adjacency, x, weight, out_dtype)
 
 
 def _dispatched_spmm(
-    adj: list[Tensor], adj_t: list[Tensor], x: Tensor, weight: Tensor | None, precision: str
+    adj: list[Tensor],
+    adj_t: list[Tensor],
+    x: Tensor,
+    weight: Tensor | None,
+    precision: str,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return _kernel_spmm(Adjacency.unpack(adj), x, weight, precision)
+    return _kernel_spmm(Adjacency.unpack(adj), x, weight, precision, out_dtype)
 
 
 LIBRARY.impl("spmm", _autograd_spmm, "Autograd")
@@ -82,8 +121,15 @@ LIBRARY.impl("spmm", _dispatched_spmm, "CUDA")
 
 
 @torch.library.register_fake(f"{NAMESPACE}::spmm", lib=LIBRARY)
-def _fake_spmm(adj: list[Tensor], adj_t: list[Tensor], x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
-    return x.new_empty(adj[0].shape[0] - 1, *x.shape[1:])
+def _fake_spmm(
+    adj: list[Tensor],
+    adj_t: list[Tensor],
+    x: Tensor,
+    weight: Tensor | None,
+    precision: str,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    return x.new_empty((adj[0].shape[0] - 1, *x.shape[1:]), dtype=out_dtype)
 
 
 LIBRARY.define("sddmm(Tensor[] adj, Tensor[] adj_t, Tensor a, Tensor b, str precision) -> Tensor")

@@ -2,10 +2,13 @@
 
 Sums over features are products with ``att`` as a block matrix ``[H, H·C]``, row ``h`` of which is ``att[h]`` in its own
 columns: a matrix product is faster than a reduction over short rows, and gives logits head by head. Little else is
-done with ``[e, H·C]``, so a chunk may have twice the usual elements.
+done with ``[e, H·C]``, so a chunk may have twice the usual elements. The zeros of that matrix make NaN of what is not
+finite in other heads; then products are taken head by head.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -33,7 +36,7 @@ def gatv2_attention(
 
     def logits(chunk: Chunk) -> Tensor:
         hidden = _hidden(chunk, rights, lefts, edge)
-        return blocks @ leaky_relu(hidden, slope, inplace=True).t()
+        return _products(leaky_relu(hidden, slope, inplace=True), blocks, att)
 
     return aggregate(adjacency, left, logits, dtype, att.numel() // 2, dropout, seed)
 
@@ -73,9 +76,9 @@ def gatv2_attention_backward(
         hidden = _hidden(chunk, rights, lefts, edge)
         active = leaky_relu(hidden, slope)
         grad_weight = chunk.product(softmax.grad_by_head, products)
-        weight, grad_logits = softmax.at_rows(chunk, blocks @ active.t(), grad_weight)
+        weight, grad_logits = softmax.at_rows(chunk, _products(active, blocks, att), grad_weight)
         all_grad_att.addmm_(grad_logits, active)
-        grad_hidden = _through_leaky(grad_logits, hidden, blocks, slope)
+        grad_hidden = _through_leaky(grad_logits, hidden, blocks, att, slope)
         grad_right[chunk.rows] = chunk.total(grad_hidden).view(-1, *right.shape[1:])
         if edge is not None:
             grad_edge.index_copy_(0, chunk.edge.long(), grad_hidden.view(-1, *edge.shape[1:]).to(edge.dtype))
@@ -95,9 +98,9 @@ def gatv2_attention_backward(
             if weights is not None and grads is not None:
                 weight, grad_logits = weights.at(chunk), grads.at(chunk)
             else:
-                logits = blocks @ leaky_relu(hidden, slope).t()
+                logits = _products(leaky_relu(hidden, slope), blocks, att)
                 weight, grad_logits = softmax.at_cols(chunk, logits, chunk.product(products, cols))
-            part = chunk.total(_through_leaky(grad_logits, hidden, blocks, slope)).view(-1, *left.shape[1:])
+            part = chunk.total(_through_leaky(grad_logits, hidden, blocks, att, slope)).view(-1, *left.shape[1:])
         grad_left[chunk.rows] = chunk.weighted_sum(weight, softmax.grad).add_(part)
     return grad_left, grad_right, grad_att, grad_edge
 
@@ -106,13 +109,23 @@ def _blocks(att: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.block_diag(*att.detach().to(dtype)) if att.numel() else att.new_zeros(att.shape[0], 0, dtype=dtype)
 
 
+def _products(active: Tensor, blocks: Tensor, att: Tensor) -> Tensor:
+    """``[H, e]``: ``<att[h], active[e, h]>``."""
+    found = blocks @ active.t()
+    if math.isfinite(found.sum().item()):
+        return found
+    return (active.view(-1, *att.shape) * att.detach().to(active.dtype)).sum(-1).t().contiguous()
+
+
 def _hidden(chunk: Chunk, by_row: Tensor, by_col: Tensor, edge: Tensor | None) -> Tensor:
     """``[e, H·C]`` before the LeakyReLU."""
     hidden = by_row.index_select(0, chunk.row).add_(by_col.index_select(0, chunk.col))
     return hidden if edge is None else hidden.add_(at_edges(chunk, edge, hidden.dtype).flatten(1))
 
 
-def _through_leaky(grad_logits: Tensor, hidden: Tensor, blocks: Tensor, slope: float) -> Tensor:
+def _through_leaky(grad_logits: Tensor, hidden: Tensor, blocks: Tensor, att: Tensor, slope: float) -> Tensor:
     """``[e, H·C]`` gradient before the LeakyReLU, in the place of ``hidden``."""
     grad = grad_logits.t() @ blocks
+    if not math.isfinite(grad_logits.sum().item()):
+        grad = (grad_logits.t().unsqueeze(-1) * att.detach().to(grad.dtype)).flatten(1)
     return torch.ops.aten.leaky_relu_backward.grad_input(grad, hidden, slope, False, grad_input=hidden)

@@ -1,7 +1,8 @@
 """Sparse × dense on the CPU.
 
 A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag
-computes; PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32.
+computes; PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32, and
+leave as float32 where that is asked for.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from ...adjacency import Adjacency
 REDUCED = (torch.float16, torch.bfloat16)
 
 
-def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Tensor:
-    """``[M, F]`` from ``x`` ``[K, F]`` and edge weights ``[E]``, or ``[M, H, F]`` from ``[K, H, F]`` and ``[E, H]``."""
+def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out_dtype: torch.dtype | None = None) -> Tensor:
+    """``[M, F]`` from ``x`` ``[K, F]`` and edge weights ``[E]``, or ``[M, H, F]`` from ``[K, H, F]`` and ``[E, H]``.
+
+    ``out_dtype``: float32 keeps the sums of 16-bit features as they are; default: ``x.dtype``.
+    """
     values = None if weight is None else adjacency.to_entries(weight)
     if x.dim() == 2:
-        return gather_sum(adjacency.rowptr, adjacency.col, x, values)
+        return gather_sum(adjacency.rowptr, adjacency.col, x, values, out_dtype)
     heads = x.shape[1]
-    out = x.new_empty(adjacency.num_rows, heads, x.shape[2])
+    out = x.new_empty(adjacency.num_rows, heads, x.shape[2], dtype=out_dtype)
     for head in range(heads):
         value = None if values is None else values[:, head]
-        out[:, head] = gather_sum(adjacency.rowptr, adjacency.col, x[:, head], value)
+        out[:, head] = gather_sum(adjacency.rowptr, adjacency.col, x[:, head], value, out_dtype)
     return out
 
 
@@ -37,11 +41,13 @@ def segment_sum(adjacency: Adjacency, edge_values: Tensor) -> Tensor:
     return out.view(adjacency.num_rows, *edge_values.shape[1:])
 
 
-def gather_sum(rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None) -> Tensor:
-    """``out[i] = Σ_{k in row i} values[k] · table[col[k]]`` for a ``[K, F]`` table."""
+def gather_sum(
+    rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """``out[i] = Σ_{k in row i} values[k] · table[col[k]]`` for a ``[K, F]`` table; see :func:`spmm`."""
     num_rows, width = rowptr.shape[0] - 1, table.shape[1]
     if col.shape[0] == 0 or width == 0 or num_rows == 0:
-        return table.new_zeros(num_rows, width)
+        return table.new_zeros(num_rows, width, dtype=out_dtype)
     compute = torch.float32 if table.dtype in REDUCED else table.dtype
     rows = table.detach().to(compute).contiguous().flatten().view(table.shape)  # the fast sum wants a last stride of 1
     if values is not None:
@@ -51,4 +57,4 @@ def gather_sum(rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None
     out = torch.nn.functional.embedding_bag(
         col, rows, rowptr, mode="sum", per_sample_weights=values, include_last_offset=True
     )
-    return out.to(table.dtype)
+    return out.to(table.dtype if out_dtype is None else out_dtype)

@@ -51,15 +51,12 @@ def _kernel(config: Config, device: int) -> Any:
     return nvrtc.kernel("bitblock_sddmm.cu", config.macros(), "bitblock_sddmm", device)
 
 
-def sddmm(
-    adjacency: Adjacency, a: Tensor, b: Tensor, precision: str, config: Config | None = None
-) -> Tensor:
+def sddmm(adjacency: Adjacency, a: Tensor, b: Tensor, precision: str, config: Config | None = None) -> Tensor:
     """``[E]`` from ``[M, D]`` and ``[K, D]``, or ``[E, H]`` from ``[M, H, D]`` and ``[K, H, D]``; input edge order.
 
     ``config`` fixes the configuration, for tuning.
     """
-    from cuda.core import launch
-
+    launch = nvrtc.launcher()
     blocks = adjacency.blocks
     assert blocks is not None
     heads, width = (a.shape[1], a.shape[2]) if a.dim() == 3 else (1, a.shape[1])
@@ -80,4 +77,3 @@ def sddmm(
         b.data_ptr(), out.data_ptr(), adjacency.num_rows, width, heads,
     )  # fmt: skip
     return out
-

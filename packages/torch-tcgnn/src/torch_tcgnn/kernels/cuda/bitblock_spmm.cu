@@ -17,9 +17,11 @@
 // Compiled once a configuration:
 //   TYPE 0 fp32, 1 fp16, 2 bf16   UNITS tile in 128 bytes   STAGES of the ring   WEIGHTED 0/1   IEEE 0/1 (fp32 only)
 //   ALIGNED 0/1: rows start at multiples of 16 bytes   WARPS warps a block   SlotIndex int or long long
+//   WIDE_OUT 0/1: fp32 results of 16-bit features
 
 #include "element.cuh"
 #include "mma.cuh"
+#include "out.cuh"
 
 #if TYPE == 0
 #define BLOCKS 1                 // blocks of a step
@@ -191,7 +193,7 @@ __device__ __forceinline__ void multiply(float (&acc)[UNITS][MMAS][4], u32 stage
 }
 
 struct Output {
-    Element *out;                // first feature of the head
+    Out *out;                    // first feature of the head
     long long stride;
     float *partial;              // [partial rows * 8, heads, width], of this head
     long long partial_stride;
@@ -219,7 +221,7 @@ __device__ __noinline__ void recompute(const Graph &graph, const Output &to, int
             }
         }
         if (work.w >= 0) to.partial[((long long)work.w * 8 + r) * to.partial_stride + f] = sum;
-        else if (place < to.num_rows) to.out[(to.row_order ? to.row_order[place] : place) * to.stride + f] = from_sum(sum);
+        else if (place < to.num_rows) to.out[(to.row_order ? to.row_order[place] : place) * to.stride + f] = to_out(sum);
     }
 }
 
@@ -227,7 +229,7 @@ __device__ __noinline__ void recompute(const Graph &graph, const Output &to, int
 // items [num_items, 4]: window, first block, end block, partial row or -1.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 bitblock_spmm(const int *items, long long num_items, const int *block_col, const u64 *block_mask, const SlotIndex *block_slot,
-              const Element *values, const int *row_order, const Element *x, long long x_stride, Element *out,
+              const Element *values, const int *row_order, const Element *x, long long x_stride, Out *out,
               long long out_stride, float *partial, long long num_rows, long long width64, long long heads64) {
     extern __shared__ uint4 rings[];
     int width = (int)width64, heads = (int)heads64, head = blockIdx.z;
@@ -298,12 +300,13 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
                 continue;
             }
             if (place >= num_rows) continue;
-            Element *row = to.out + (long long)(row_order ? row_order[place] : place) * to.stride + f;
-            Element result[VEC];
+            Out *row = to.out + (long long)(row_order ? row_order[place] : place) * to.stride + f;
+            __align__(16) Out result[VEC];
 #pragma unroll
-            for (int i = 0; i < VEC; ++i) result[i] = from_sum(acc[u][i / 2][2 * (i & 1) + half]);
+            for (int i = 0; i < VEC; ++i) result[i] = to_out(acc[u][i / 2][2 * (i & 1) + half]);
 #if ALIGNED
-            *(uint4 *)row = *(uint4 *)result;
+#pragma unroll
+            for (int i = 0; i < VEC * (int)sizeof(Out) / 16; ++i) ((uint4 *)row)[i] = ((uint4 *)result)[i];
 #else
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
@@ -316,7 +319,7 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
 // Adds the partial rows of split windows in their order: deterministic. Grid: x split windows, y 8 rows; threads over
 // heads * width.
 extern "C" __global__ void __launch_bounds__(128)
-bitblock_combine(const int *splits, const float *partial, const int *row_order, Element *out, long long num_rows,
+bitblock_combine(const int *splits, const float *partial, const int *row_order, Out *out, long long num_rows,
                  long long row_width) {
     int window = splits[blockIdx.x * 3], first = splits[blockIdx.x * 3 + 1], last = splits[blockIdx.x * 3 + 2];
     int place = window * 8 + blockIdx.y;
@@ -325,6 +328,6 @@ bitblock_combine(const int *splits, const float *partial, const int *row_order, 
     for (long long f = threadIdx.x; f < row_width; f += blockDim.x) {
         float sum = 0;
         for (int p = first; p < last; ++p) sum += partial[((long long)p * 8 + blockIdx.y) * row_width + f];
-        out[row * row_width + f] = from_sum(sum);
+        out[row * row_width + f] = to_out(sum);
     }
 }

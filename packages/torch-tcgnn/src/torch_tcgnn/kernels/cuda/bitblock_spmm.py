@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
+from ...tiling import BlockTiling, tiling_on
 from . import nvrtc
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -27,6 +28,8 @@ class Config:
     ieee: bool
     aligned: bool
     wide_index: bool = False
+    wide_out: bool = False
+    warps: int = WARPS
 
     @property
     def tile(self) -> int:
@@ -37,7 +40,7 @@ class Config:
     def shared_bytes(self) -> int:
         """Shared memory of one thread block: a ring for each warp."""
         rows = 8 if self.type == 0 else 16
-        return WARPS * self.stages * rows * self.units * 128
+        return self.warps * self.stages * rows * self.units * 128
 
     def macros(self) -> tuple[tuple[str, str], ...]:
         return (
@@ -48,7 +51,8 @@ class Config:
             ("IEEE", str(int(self.ieee))),
             ("ALIGNED", str(int(self.aligned))),
             ("SlotIndex", "long long" if self.wide_index else "int"),
-            ("WARPS", str(WARPS)),
+            ("WIDE_OUT", str(int(self.wide_out))),
+            ("WARPS", str(self.warps)),
         )
 
 
@@ -57,15 +61,32 @@ def supports(x: Tensor) -> bool:
     return x.dtype in TYPES
 
 
+def rule(dtype: torch.dtype, width: int) -> BlockTiling:
+    """The tiling where ``tune`` measured none."""
+    row_bytes, most = width * dtype.itemsize, 4 if dtype.itemsize == 4 else 2
+    units = next((n for n in (1, 2) if row_bytes <= 128 * n), most)
+    stages = 3 if units == 1 and dtype.itemsize == 4 else 2  # a deeper ring costs occupancy: measured on an H200
+    return BlockTiling(units, stages, WARPS)
+
+
 @functools.cache
 def configure(
-    dtype: torch.dtype, width: int, aligned: bool, weighted: bool, precision: str, wide_index: bool
+    dtype: torch.dtype,
+    width: int,
+    aligned: bool,
+    weighted: bool,
+    precision: str,
+    wide_index: bool,
+    wide_out: bool = False,
+    tiling: BlockTiling | None = None,
 ) -> Config:
-    """The configuration for rows of ``width`` features; ``aligned``: they start at multiples of 16 bytes."""
-    units = 1 if width * dtype.itemsize <= 128 else 2
-    stages = 4 if units == 1 else 2  # a deeper ring costs occupancy: measured on an H200
+    """The configuration for rows of ``width`` features; ``aligned``: they start at multiples of 16 bytes.
+
+    ``wide_out``: results of 16-bit features are float32. ``tiling``: default: the :func:`rule`.
+    """
+    units, stages, warps = rule(dtype, width) if tiling is None else tiling
     ieee = precision == "ieee" and dtype == torch.float32
-    return Config(TYPES[dtype], units, stages, weighted, ieee, aligned, wide_index)
+    return Config(TYPES[dtype], units, stages, weighted, ieee, aligned, wide_index, wide_out, warps)
 
 
 @functools.cache
@@ -75,45 +96,52 @@ def _kernels(config: Config, device: int) -> tuple[Any, Any]:
     return first, second
 
 
-def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
-    """``[M, F]`` from ``[K, F]`` and ``[E]`` weights, or ``[M, H, F]`` from ``[K, H, F]`` and ``[E, H]``.
+def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str, out: Tensor) -> None:
+    """Writes ``out``: ``[M, F]`` of ``[K, F]`` and ``[E]`` weights, or ``[M, H, F]`` of ``[K, H, F]`` and ``[E, H]``.
 
-    ``weight`` is in input edge order. Weights are rounded to the type of ``x``; accumulation is float32.
+    ``weight`` is in input edge order. Weights, those of duplicate edges added up, are rounded to the type of ``x``;
+    accumulation is float32. ``out`` is contiguous, of the type of ``x`` or float32.
     """
     values = None if weight is None else adjacency.to_entries(weight)
-    return multiply(adjacency, x, values, precision)
+    multiply(adjacency, x, values, precision, out)
 
 
 def multiply(
-    adjacency: Adjacency, x: Tensor, entry_values: Tensor | None, precision: str, config: Config | None = None
-) -> Tensor:
+    adjacency: Adjacency,
+    x: Tensor,
+    entry_values: Tensor | None,
+    precision: str,
+    out: Tensor,
+    config: Config | None = None,
+) -> None:
     """As :func:`spmm`, with values in entry order and, for tuning, a fixed configuration."""
-    from cuda.core import launch
-
+    launch = nvrtc.launcher()
     blocks = adjacency.blocks
     assert blocks is not None
     heads = x.shape[1] if x.dim() == 3 else 1
     width = x.shape[-1]
-    out = x.new_empty(adjacency.num_rows, *x.shape[1:])
     if out.numel() == 0:
-        return out
+        return
     x = x.contiguous()
     values = blocks.slot_values(entry_values)
     if values is not None:
         values = values.to(x.dtype).contiguous()
     if config is None:
         aligned = x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 and width * x.element_size() % 16 == 0
-        wide = adjacency.rowptr.dtype == torch.int64
-        config = configure(x.dtype, width, aligned, values is not None, precision, wide)
+        types = adjacency.rowptr.dtype == torch.int64, out.dtype != x.dtype
+        sizes = blocks.items.shape[0], blocks.num_blocks
+        tiling = tiling_on(x.get_device(), "blocks", x.element_size(), width, *sizes)
+        config = configure(x.dtype, width, aligned, values is not None, precision, *types, tiling)
     spmm_kernel, combine_kernel = _kernels(config, x.get_device())
     stream = nvrtc.current_stream(x.device)
     num_items = blocks.items.shape[0]
     num_splits = blocks.splits.shape[0]
-    partial = x.new_empty(blocks.partial_window.shape[0] * 8 * heads * width, dtype=torch.float32)
+    num_partial = blocks.partial_window.shape[0] * 8 * heads * width
+    partial = x.new_empty(num_partial, dtype=torch.float32) if num_partial else blocks.partial_window
     row_order = nvrtc.address(blocks.row_order)
-    grid = (-(-num_items // WARPS), -(-width // config.tile), heads)
+    grid = (-(-num_items // config.warps), -(-width // config.tile), heads)
     launch(
-        stream, nvrtc.launch_config(grid, 32 * WARPS, config.shared_bytes), spmm_kernel,
+        stream, nvrtc.launch_config(grid, 32 * config.warps, config.shared_bytes), spmm_kernel,
         blocks.items.data_ptr(), num_items, blocks.block_col.data_ptr(), blocks.block_mask.data_ptr(),
         blocks.block_slot.data_ptr(), 0 if values is None else values.data_ptr(), row_order, x.data_ptr(),
         heads * width, out.data_ptr(), heads * width, partial.data_ptr(), adjacency.num_rows,
@@ -125,4 +153,3 @@ def multiply(
             blocks.splits.data_ptr(), partial.data_ptr(), row_order, out.data_ptr(), adjacency.num_rows,
             heads * width,
         )  # fmt: skip
-    return out

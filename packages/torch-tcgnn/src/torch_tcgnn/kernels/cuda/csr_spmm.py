@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from ...row_plan import RowPlan
+from ...row_plan import FEW_ENTRIES, RowPlan
+from ...tiling import RowTiling, tiling_on
 from . import nvrtc
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 INDEX = {torch.int32: "int", torch.int64: "long long"}
 WARPS = 4
-UNROLL = 2
+PLAIN = RowTiling(tile_bytes=256, unroll=2, warps=WARPS)
+"""For short rows without weights."""
+FEW_LANES = 8
+"""Lanes of a row, at least, in a graph of few entries."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,9 @@ class Config:
     weighted: bool
     index: str
     column: str
+    wide_out: bool = False
+    warps: int = WARPS
+    batched: bool = False
 
     @property
     def tile(self) -> int:
@@ -42,26 +49,63 @@ class Config:
             ("VEC", str(self.vec)),
             ("LANES", str(self.lanes)),
             ("UNROLL", str(self.unroll)),
+            ("BATCHED", str(int(self.batched))),
             ("WEIGHTED", str(int(self.weighted))),
             ("Index", self.index),
             ("Column", self.column),
-            ("WARPS", str(WARPS)),
+            ("WIDE_OUT", str(int(self.wide_out))),
+            ("WARPS", str(self.warps)),
         )
 
 
 @functools.cache
+def rule(dtype: torch.dtype, width: int, few: bool, long: bool, weighted: bool) -> RowTiling:
+    """The tiling where ``tune`` measured none (found on an H200).
+
+    Args:
+        dtype: of the features.
+        width: features of a row.
+        few: fewer than :data:`FEW_ENTRIES` entries: they leave a large GPU short of warps, so rows take more lanes.
+        long: rows are long enough on average for lanes to fetch ids for each other.
+        weighted: whether there are weights to fetch.
+    """
+    row_bytes = width * dtype.itemsize
+    load_bytes = next((n for n in (16, 8) if row_bytes >= FEW_LANES * n), 4) if few else 16
+    if not long and not weighted:
+        return RowTiling(256, 2, WARPS, load_bytes)
+    whole_warp = row_bytes >= 512 and dtype.itemsize == 4
+    return RowTiling(512, 2 if whole_warp and long and weighted else 4, WARPS, load_bytes, batched=True)
+
+
+def are_long(rows: int, entries: int) -> bool:
+    """Whether rows are long on average: from 16 entries on where there are few in all, from 32 on elsewhere."""
+    return entries >= rows * (16 if entries < FEW_ENTRIES else 32)
+
+
+@functools.cache
 def configure(
-    dtype: torch.dtype, width: int, alignment: int, weighted: bool, index: torch.dtype, column: torch.dtype
+    dtype: torch.dtype,
+    width: int,
+    alignment: int,
+    weighted: bool,
+    index: torch.dtype,
+    column: torch.dtype,
+    wide_out: bool = False,
+    tiling: RowTiling = PLAIN,
 ) -> Config:
-    """The configuration for rows of ``width`` features that start at multiples of ``alignment`` bytes."""
-    vec = max(v for v in (1, 2, 4, 8) if v * dtype.itemsize <= alignment and width % v == 0)
-    lane_bytes = vec * dtype.itemsize
-    tile_bytes = 128 if width * dtype.itemsize >= 512 and dtype.itemsize > 2 else 256  # a narrow slab stays in L2
-    widest = min(32, tile_bytes // lane_bytes)
+    """The configuration for rows of ``width`` features that start at multiples of ``alignment`` bytes.
+
+    ``wide_out``: results of 16-bit features are float32.
+    """
+    tile_bytes, unroll, warps, load_bytes, batched = tiling
+    most = max(min(alignment, load_bytes) // dtype.itemsize, 1)
+    vec = max(v for v in (1, 2, 4, 8) if v <= most and width % v == 0)
+    widest = min(32, tile_bytes // (vec * dtype.itemsize))
     lanes = 4
     while lanes < widest and lanes * vec < width:
         lanes *= 2
-    return Config(TYPES[dtype], vec, lanes, UNROLL, weighted, INDEX[index], INDEX[column])
+    types = INDEX[index], INDEX[column], wide_out
+    return Config(TYPES[dtype], vec, lanes, unroll, weighted, *types, warps, batched)
 
 
 @functools.cache
@@ -70,58 +114,62 @@ def _kernels(config: Config, device: int) -> tuple[Any, Any]:
     return first, second
 
 
-def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Tensor:
-    """``[M, F]`` from ``[K, F]`` and ``[E]`` weights, or ``[M, H, F]`` from ``[K, H, F]`` and ``[E, H]``.
+def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out: Tensor, plan: RowPlan | None = None) -> None:
+    """Writes ``out``: ``[M, F]`` of ``[K, F]`` and ``[E]`` weights, or ``[M, H, F]`` of ``[K, H, F]`` and ``[E, H]``.
 
-    ``weight`` is in input edge order. Accumulation is float32 (float64 for float64).
+    ``weight`` is in input edge order. Accumulation is float32 (float64 for float64). ``out`` is contiguous, of the type
+    of ``x`` or, for 16-bit features, float32. Only the rows of ``plan`` are written; default: all.
     """
-    assert adjacency.plan is not None
-    return gather_sum(adjacency.plan, adjacency.num_rows, adjacency.col, adjacency.edge, x, weight)
+    plan = adjacency.plan if plan is None else plan
+    assert plan is not None
+    gather_sum(plan, adjacency.col, adjacency.edge, x, weight, out)
 
 
-def segment_sum(adjacency: Adjacency, edge_values: Tensor) -> Tensor:
-    """``[M, ...]``: sum of ``[E, ...]`` values in input edge order over the edges of each row."""
+def segment_sum(adjacency: Adjacency, edge_values: Tensor, out: Tensor) -> None:
+    """Writes ``out`` ``[M, ...]``: sum of ``[E, ...]`` values in input edge order over the edges of each row."""
     assert adjacency.plan is not None
     flat = edge_values.reshape(adjacency.num_edges, -1)
-    out = gather_sum(adjacency.plan, adjacency.num_rows, adjacency.edge, adjacency.edge, flat, None)
-    return out.view(adjacency.num_rows, *edge_values.shape[1:])
+    gather_sum(adjacency.plan, adjacency.edge, adjacency.edge, flat, None, out.view(adjacency.num_rows, -1))
 
 
 def gather_sum(
     plan: RowPlan,
-    num_rows: int,
     col: Tensor,
     edge: Tensor,
     table: Tensor,
     weight: Tensor | None,
+    out: Tensor,
     config: Config | None = None,
-) -> Tensor:
-    """``out[i] = Σ_{k in row i} weight[edge[k]] · table[col[k]]``; an empty ``col`` or ``edge`` is the identity.
+) -> None:
+    """``out[i] = Σ_{k in row i} weight[edge[k]] · table[col[k]]`` for the rows of ``plan``; no other row is written.
 
-    ``config`` fixes the configuration, for tuning.
+    An empty ``col`` or ``edge`` is the identity. ``config`` fixes the configuration, for tuning.
     """
-    from cuda.core import launch
-
+    launch = nvrtc.launcher()
     width = table.shape[-1]
     heads = table.shape[1] if table.dim() == 3 else 1
-    out = table.new_empty(num_rows, *table.shape[1:])
     if out.numel() == 0:
-        return out
+        return
     table = table.contiguous()
     if weight is not None:
         weight = weight.to(table.dtype).contiguous()
     if config is None:
         alignment = 16 if table.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 else table.element_size()
-        config = configure(table.dtype, width, alignment, weight is not None, plan.short.dtype, col.dtype)
+        types = plan.short.dtype, col.dtype, out.dtype != table.dtype
+        sizes = out.shape[0], col.shape[0] or table.shape[0]
+        tiling = tiling_on(table.get_device(), "rows", table.element_size(), width, *sizes) if weight is None else None
+        few, long = sizes[1] < FEW_ENTRIES, are_long(*sizes)
+        tiling = tiling or rule(table.dtype, width, few, long, weight is not None)
+        config = configure(table.dtype, width, alignment, weight is not None, *types, tiling)
     spmm_kernel, combine_kernel = _kernels(config, table.get_device())
     stream = nvrtc.current_stream(table.device)
     num_pieces, num_wide, num_short = plan.pieces.shape[0], plan.wide.shape[0], plan.short.shape[0]
     sums = torch.float64 if table.dtype == torch.float64 else torch.float32
-    partial = table.new_empty(num_pieces * heads * width, dtype=sums)
+    partial = table.new_empty(num_pieces * heads * width, dtype=sums) if num_pieces else plan.pieces
     warps = num_pieces + num_wide - (-num_short // (32 // config.lanes))
-    grid = (-(-warps // WARPS), -(-width // config.tile), heads)
+    grid = (-(-warps // config.warps), -(-width // config.tile), heads)
     launch(
-        stream, nvrtc.launch_config(grid, 32 * WARPS), spmm_kernel,
+        stream, nvrtc.launch_config(grid, 32 * config.warps), spmm_kernel,
         plan.pieces.data_ptr(), num_pieces, plan.wide.data_ptr(), num_wide, plan.short.data_ptr(), num_short,
         nvrtc.address(col), nvrtc.address(edge), 0 if weight is None else weight.data_ptr(), table.data_ptr(),
         heads * width, out.data_ptr(), heads * width, partial.data_ptr(), width, heads,
@@ -131,4 +179,3 @@ def gather_sum(
             stream, nvrtc.launch_config((plan.cut_rows.shape[0], -(-heads * width // 128), 1), 128), combine_kernel,
             plan.cut_rows.data_ptr(), partial.data_ptr(), out.data_ptr(), heads * width,
         )  # fmt: skip
-    return out

@@ -6,11 +6,14 @@ that cannot be read or written costs a recompilation and one warning, never a fa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-import os
 import re
+import secrets
+import threading
 import warnings
+from collections.abc import Callable
 from importlib import resources, util
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ import torch
 from ...cache_dir import cache_dir
 
 INSTALL = "pip install 'torch-tcgnn[cuda]'"
+OLDEST = 8
+"""Major compute capability from which GPUs have what the sources use: TF32 products and asynchronous copies."""
 
 
 @functools.cache
@@ -30,9 +35,15 @@ def unavailable() -> str | None:
     try:
         from cuda.bindings import nvrtc
 
-        nvrtc.nvrtcVersion()
+        known = nvrtc.nvrtcGetSupportedArchs()[1]
     except Exception as error:  # the loader raises its own kinds where the NVRTC library is missing
         return f"NVRTC cannot be loaded ({error}): {INSTALL}"
+    devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    for major, minor in map(torch.cuda.get_device_capability, devices):
+        if major < OLDEST:
+            return f"they need a GPU of compute capability {OLDEST}.0, and one here has {major}.{minor}"
+        if 10 * major + minor not in known:
+            return f"this NVRTC does not know sm_{major}{minor} of a GPU here: pip install -U nvidia-cuda-nvrtc"
     return None
 
 
@@ -86,13 +97,15 @@ def _read(path: Path, key: str) -> bytes | None:
 
 
 def _write(path: Path, key: str, code: bytes) -> None:
-    """Store atomically, so that two processes cannot see half a file."""
+    """Store atomically: of threads, processes and machines that share the folder, none sees half a file."""
+    part = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
         part.write_bytes(hashlib.sha256(key.encode() + code).digest() + code)
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         _warn_unwritable(str(path.parent), str(error))
 
 
@@ -115,6 +128,29 @@ def _module(source: str, macros: tuple[tuple[str, str], ...], device: int) -> An
     Device(device).set_current()
     major, minor = torch.cuda.get_device_capability(device)
     return ObjectCode.from_cubin(compile_cubin(source, macros, f"sm_{major}{minor}"))
+
+
+class _Thread(threading.local):
+    has_context = False
+
+
+_thread = _Thread()
+
+
+def launcher() -> Callable[..., None]:
+    """``cuda.core.launch``, on a thread that has a CUDA context: one of autograd's may have called nothing before."""
+    launch, device = _cuda_core()
+    if not _thread.has_context:
+        device(torch.cuda.current_device()).set_current()
+        _thread.has_context = True
+    return launch
+
+
+@functools.cache
+def _cuda_core() -> tuple[Callable[..., None], Callable[[int], Any]]:
+    from cuda.core import Device, launch
+
+    return launch, Device
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,23 +1,22 @@
-"""What the attention kernels in Triton share: a step of the online softmax, the dropout hash, tiles and launches.
+"""What the attention kernels in Triton share on the device: items of work, gathers, online softmax, dropout, stores.
 
-One program holds one row and a group of heads; it walks the row's entries ``BLOCK_E`` at a time and gathers a
-``[BLOCK_E, BLOCK_H, BLOCK_F]`` tile of the neighbours' features. Accumulation is float32, float64 for float64 operands.
-A row is summed by its own program in the order of its entries: no atomics, two runs agree bit for bit.
-Long rows are walked by one program; splitting them needs a merge of ``(top, total, acc)`` by a second launch.
+A program takes one item of a :class:`~torch_tcgnn.row_plan.RowPlan` (a row, or a piece of a long one) and a group of
+heads. It walks the item's entries ``BLOCK_E`` at a time and gathers ``[BLOCK_E, BLOCK_H, BLOCK_F]`` tiles of the
+neighbours' features. Accumulation is float32, float64 for float64 operands. Rows write their results; pieces write
+theirs beside, where :mod:`.attention_merge` merges them in order: no atomics, two runs agree bit for bit.
+
+``ACC`` is the accumulator's type. Tiles are loaded flat, ``[BLOCK_E, BLOCK_H · BLOCK_F]``, then reshaped: of a load in
+three dimensions Triton 3.6 spreads the entries over the threads, and sums over entries become shuffles. Masks of tiles
+are made anew from the entries' numbers, never from a mask of ``[BLOCK_E]`` (see :mod:`.lanes`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from ...adjacency import Adjacency
-from ..device import on_device
-from ..dropout import FIRST, GAMMA, SECOND, keep_scale, threshold
+from ..dropout import FIRST, GAMMA, SECOND
+from .lanes import edge_of, item_of
 
 _GAMMA = tl.constexpr(GAMMA)
 _FIRST = tl.constexpr(FIRST)
@@ -25,10 +24,88 @@ _SECOND = tl.constexpr(SECOND)
 _LOW_34 = tl.constexpr(2**34 - 1)
 _LOW_37 = tl.constexpr(2**37 - 1)
 
-TILE_ELEMENTS = 1024
-"""Elements of a gathered tile, where one row of it is not wider."""
-GROUP_ELEMENTS = 256
-"""Heads × features that one program takes, where one head is not wider."""
+COUNTS = ["num_long", "num_pieces"]
+"""Kernel arguments that change with every graph: no compilation of their own."""
+ITEMS = ["pieces", "wide", "short", "cut_rows"]
+"""Slices of one table: their alignment changes with every graph."""
+
+
+@triton.jit
+def item(pieces, wide, short, num_long, num_pieces):
+    """This program's row, its first entry (int64) and its number of entries."""
+    number = tl.program_id(0)
+    row, first, end = item_of(pieces, number, number < num_pieces)
+    wide_row, wide_first, wide_end = item_of(wide, number - num_pieces, (number >= num_pieces) & (number < num_long))
+    short_row, short_first, short_end = item_of(short, number - num_long, number >= num_long)
+    first += wide_first + short_first
+    return row + wide_row + short_row, first, (end + wide_end + short_end - first).to(tl.int32)
+
+
+@triton.jit
+def head_group(HEADS: tl.constexpr, BLOCK_H: tl.constexpr):
+    """``[BLOCK_H]``: this program's heads, and which of them exist."""
+    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    return h, h < HEADS
+
+
+@triton.jit
+def features_of(HEADS: tl.constexpr, FEATURES: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr):
+    """``[BLOCK_H · BLOCK_F]``: where this program's features stand in a row of ``[HEADS, FEATURES]``, which exist."""
+    c = tl.arange(0, BLOCK_H * BLOCK_F)
+    h = tl.program_id(1) * BLOCK_H + c // BLOCK_F
+    return h * FEATURES + c % BLOCK_F, (h < HEADS) & (c % BLOCK_F < FEATURES)
+
+
+@triton.jit
+def entries(col, edge, first, start, count, BLOCK_E: tl.constexpr):
+    """``[BLOCK_E]``: numbers of the next entries of an item from ``start`` on, their columns and their input edges."""
+    at = start + tl.arange(0, BLOCK_E)
+    entry = first + at
+    return at, edge_of(col, entry, at < count), edge_of(edge, entry, at < count)
+
+
+@triton.jit
+def heads_of_row(table, row, h, mask, HEADS: tl.constexpr, ACC: tl.constexpr):
+    """``[BLOCK_H]`` of one row of a table ``[N, HEADS]``."""
+    return tl.load(table + row * HEADS + h, mask=mask, other=0).to(ACC)
+
+
+@triton.jit
+def heads_at(table, node, h, mask, HEADS: tl.constexpr, ACC: tl.constexpr):
+    """``[BLOCK_E, BLOCK_H]`` of a table ``[N, HEADS]``."""
+    return tl.load(table + node[:, None] * HEADS + h[None, :], mask=mask, other=0).to(ACC)
+
+
+@triton.jit
+def features_of_row(table, row, place, mask, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr, ACC: tl.constexpr):
+    """``[BLOCK_H, BLOCK_F]`` of one row of a table ``[N, WIDTH]``."""
+    found = tl.load(table + row * WIDTH + place, mask=mask, other=0).to(ACC)
+    return tl.reshape(found, [BLOCK_H, place.shape[0] // BLOCK_H])
+
+
+@triton.jit
+def features_at(table, node, place, mask, WIDTH: tl.constexpr, BLOCK_H: tl.constexpr, ACC: tl.constexpr):
+    """``[BLOCK_E, BLOCK_H, BLOCK_F]`` of a table ``[N, WIDTH]``."""
+    found = tl.load(table + node[:, None] * WIDTH + place[None, :], mask=mask, other=0).to(ACC)
+    return tl.reshape(found, [node.shape[0], BLOCK_H, place.shape[0] // BLOCK_H])
+
+
+@triton.jit
+def store_features_at(table, node, place, values, mask, WIDTH: tl.constexpr):
+    """Write ``[BLOCK_E, BLOCK_H, BLOCK_F]`` to a table ``[N, WIDTH]``."""
+    flat = tl.reshape(values, [node.shape[0], place.shape[0]])
+    tl.store(table + node[:, None] * WIDTH + place[None, :], flat.to(table.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def leaky(x, slope):
+    return tl.where(x > 0, x, x * slope)
+
+
+@triton.jit
+def leaky_grad(x, grad, slope):
+    """The gradient of ``x`` from that of ``leaky(x)``."""
+    return tl.where(x > 0, grad, grad * slope)
 
 
 @triton.jit
@@ -42,109 +119,55 @@ def keeps(seed, edge, head, heads, limit):
 
 
 @triton.jit
-def softmax_step(logit, top, total):
-    """Take ``[BLOCK_E, BLOCK_H]`` logits into a running softmax.
+def softmax_start(BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr, ACC: tl.constexpr):
+    """A running softmax that has seen nothing: largest logit, sum of ``exp(logit − largest)``, weighted sum."""
+    return tl.full([BLOCK_H], float("-inf"), ACC), tl.zeros([BLOCK_H], ACC), tl.zeros([BLOCK_H, BLOCK_F], ACC)
 
-    ``top`` is the largest logit so far (−inf: none), ``total`` the sum of ``exp(logit − top)``. Also returns the new
-    entries' terms and the factor that earlier sums shrink by.
-    """
+
+@triton.jit
+def softmax_step(top, total, acc, logit, value, seed, edge, h, limit, HEADS: tl.constexpr):
+    """Take logits ``[BLOCK_E, BLOCK_H]`` (−inf: no entry) and values ``[BLOCK_E, BLOCK_H, BLOCK_F]`` into it."""
     new = tl.maximum(top, tl.max(logit, 0))
     base = tl.where(new == float("-inf"), 0.0, new)
     shrink = tl.exp(top - base)
     term = tl.exp(logit - base[None, :])
-    return new, total * shrink + tl.sum(term, 0), term, shrink
+    total = total * shrink + tl.sum(term, 0)
+    if seed is not None:
+        term = tl.where(keeps(seed, edge, h, HEADS, limit), term, 0.0)
+    return new, total, acc * shrink[:, None] + tl.sum(term[:, :, None] * value, 0)
 
 
 @triton.jit
-def finish(acc, top, total, keep: tl.constexpr):
-    """Output and log-sum-exp of a finished row; a row without a logit above −inf gives 0 and −inf."""
+def softmax_end(top, total, acc, keep: tl.constexpr):
+    """Output and log-sum-exp; without a logit above −inf they are 0 and −inf."""
     share = tl.where(total == 0.0, 0.0, keep / total)
     return acc * share[:, None], top + tl.log(total)
 
 
 @triton.jit
-def row_bounds(rowptr, row):
-    return tl.load(rowptr + row).to(tl.int64), tl.load(rowptr + row + 1).to(tl.int64)
+def softmax_weight(logit, lse, mask):
+    """``[BLOCK_E, BLOCK_H]``: ``exp(logit − lse)``, 0 at targets without neighbours, whose lse is −inf."""
+    return tl.where(mask, tl.exp(logit - tl.where(lse == float("-inf"), float("inf"), lse)), 0.0)
 
 
 @triton.jit
-def edges_of(edge, entry, live):
-    """Input edge of each entry; ``edge`` None: the entry itself."""
-    found = entry.to(tl.int64)
-    if edge is not None:
-        found = tl.load(edge + entry, mask=live, other=0).to(tl.int64)
-    return found
+def softmax_grad(alpha, grad_weight, delta, mask, seed, edge, h, limit, HEADS: tl.constexpr, KEEP: tl.constexpr):
+    """``[BLOCK_E, BLOCK_H]``: the weights after dropout, and the gradients of the logits from those of the weights."""
+    weight = alpha
+    if seed is not None:
+        keep = keeps(seed, edge, h, HEADS, limit)
+        grad_weight = tl.where(keep, grad_weight * KEEP, 0.0)
+        weight = tl.where(keep, alpha * KEEP, 0.0)
+    return weight, tl.where(mask, alpha * (grad_weight - delta), 0.0)
 
 
 @triton.jit
-def safe_lse(lse):
-    """A target without neighbours has lse −inf; +inf in its place makes its weights 0."""
-    return tl.where(lse == float("-inf"), float("inf"), lse)
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Sizes of one program; powers of two."""
-
-    entries: int
-    heads: int
-    features: int
-    warps: int
-
-
-def tile(heads: int, features: int, tiles: int) -> Tile:
-    """Sizes for rows of ``heads · features``, with ``tiles`` gathered tiles alive at once."""
-    block_f = triton.next_power_of_2(max(features, 1))
-    block_h = min(triton.next_power_of_2(max(heads, 1)), max(GROUP_ELEMENTS // block_f, 1))
-    width = block_h * block_f
-    entries = min(max(TILE_ELEMENTS // (width * (1 if tiles == 1 else 2)), 1), 16)
-    warps = min(max(entries * width // TILE_ELEMENTS, width // 128, 1), 16)
-    return Tile(entries, block_h, block_f, warps)
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """Arguments of the kernels: ``limit`` and ``keep`` of :mod:`..dropout`, and the seed (``None`` without dropout)."""
-
-    seed: Tensor | None
-    limit: int
-    keep: float
-
-    @classmethod
-    def of(cls, dropout: float, seed: Tensor) -> Dropout:
-        if dropout == 0.0:
-            return cls(None, 0, 1.0)
-        return cls(seed, threshold(dropout), keep_scale(dropout))
-
-
-def accumulator(lse: Tensor) -> tl.dtype:
-    return tl.float64 if lse.dtype == torch.float64 else tl.float32
-
-
-def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
-    """float64 where any tensor is, else float32."""
-    wide = any(t is not None and t.dtype == torch.float64 for t in tensors)
-    return torch.float64 if wide else torch.float32
-
-
-def adjacency_of(adjacency: Adjacency) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``rowptr``, ``col`` and the input edge of each entry (``None``: the entry itself)."""
-    return adjacency.rowptr, adjacency.col, adjacency.edge if adjacency.edge.numel() else None
-
-
-def contiguous(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
-    return tuple(None if t is None else t.contiguous() for t in tensors)
-
-
-def launch(
-    kernel: triton.JITFunction, rows: int, heads: int, size: Tile, tensors: tuple, *numbers: int, **constants: object
-) -> None:
-    """Run a kernel with one program a row and group of heads, on the device of its first tensor."""
-    if rows == 0 or heads == 0:
-        return
-    grid = (rows, triton.cdiv(heads, size.heads))
-    with on_device(tensors[0]):
-        kernel[grid](
-            *tensors, *numbers, **constants,
-            BLOCK_E=size.entries, BLOCK_H=size.heads, BLOCK_F=size.features, num_warps=size.warps,
-        )  # fmt: skip
+def store(out, part, row, num_pieces, place, result, mask, WIDTH: tl.constexpr):
+    """Write the places ``place`` of a row of ``out`` or, for a piece, of ``part``; no ``part``: no row is cut."""
+    result = tl.reshape(result, [place.shape[0]])
+    if part is None:
+        tl.store(out + row * WIDTH + place, result.to(out.dtype.element_ty), mask=mask)
+    else:
+        piece = tl.program_id(0).to(tl.int64)
+        tl.store(out + row * WIDTH + place, result.to(out.dtype.element_ty), mask=mask & (piece >= num_pieces))
+        tl.store(part + piece * WIDTH + place, result, mask=mask & (piece < num_pieces))

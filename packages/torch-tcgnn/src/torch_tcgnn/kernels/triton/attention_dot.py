@@ -15,175 +15,136 @@ from torch import Tensor
 
 from ...adjacency import Adjacency
 from .attention import (
-    Dropout,
-    Tile,
-    accumulator,
-    adjacency_of,
-    compute_dtype,
-    contiguous,
-    edges_of,
-    finish,
-    keeps,
-    launch,
-    row_bounds,
-    safe_lse,
+    COUNTS,
+    ITEMS,
+    entries,
+    features_at,
+    features_of,
+    features_of_row,
+    head_group,
+    heads_at,
+    heads_of_row,
+    item,
+    softmax_end,
+    softmax_grad,
+    softmax_start,
     softmax_step,
-    tile,
+    softmax_weight,
+    store,
+    store_features_at,
 )
+from .attention_launch import Tile, Walk, tile
 from .tile import power_of_two
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=ITEMS)
 def dot_forward_kernel(
-    out, lse, rowptr, col, edge, query, key, value, feature, seed, limit,
-    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr,
-    HEADS: tl.constexpr, DEPTH: tl.constexpr, FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
+    out, lse, out_part, lse_part, pieces, wide, short, num_long, num_pieces, col, edge,
+    query, key, value, feature, seed, limit,
+    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
+    FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    k = tl.arange(0, BLOCK_D)
-    f = tl.arange(0, BLOCK_F)
-    in_h = h < HEADS
-    in_hk = in_h[:, None] & (k < DEPTH)[None, :]
-    in_hf = in_h[:, None] & (f < FEATURES)[None, :]
-    hk = h[:, None] * DEPTH + k[None, :]
-    hf = h[:, None] * FEATURES + f[None, :]
-    begin, end = row_bounds(rowptr, row)
-    q = tl.load(query + row * (HEADS * DEPTH) + hk, mask=in_hk, other=0).to(ACC) * SCALE
-    top = tl.full([BLOCK_H], float("-inf"), ACC)
-    total = tl.zeros([BLOCK_H], ACC)
-    acc = tl.zeros([BLOCK_H, BLOCK_F], ACC)
-    for start in range(begin, end, BLOCK_E):
-        entry = start + tl.arange(0, BLOCK_E)
-        live = entry < end
-        at_k = live[:, None, None] & in_hk[None, :, :]
-        at_f = live[:, None, None] & in_hf[None, :, :]
-        j = tl.load(col + entry, mask=live, other=0).to(tl.int64)
-        e = edges_of(edge, entry, live)
-        keys = tl.load(key + j[:, None, None] * (HEADS * DEPTH) + hk[None, :, :], mask=at_k, other=0).to(ACC)
-        v = tl.load(value + j[:, None, None] * (HEADS * FEATURES) + hf[None, :, :], mask=at_f, other=0).to(ACC)
+    row, first, count = item(pieces, wide, short, num_long, num_pieces)
+    h, in_h = head_group(HEADS, BLOCK_H)
+    hk, in_hk = features_of(HEADS, DEPTH, BLOCK_H, BLOCK_D)
+    hf, in_hf = features_of(HEADS, FEATURES, BLOCK_H, BLOCK_F)
+    q = features_of_row(query, row, hk, in_hk, HEADS * DEPTH, BLOCK_H, ACC) * SCALE
+    top, total, acc = softmax_start(BLOCK_H, BLOCK_F, ACC)
+    for start in range(0, count, BLOCK_E):
+        at, j, e = entries(col, edge, first, start, count, BLOCK_E)
+        live_k = (at[:, None] < count) & in_hk[None, :]
+        live_f = (at[:, None] < count) & in_hf[None, :]
+        k = features_at(key, j, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC)
+        v = features_at(value, j, hf, live_f, HEADS * FEATURES, BLOCK_H, ACC)
         if feature is not None:  # features and depth are equal
-            extra = tl.load(feature + e[:, None, None] * (HEADS * DEPTH) + hk[None, :, :], mask=at_k, other=0).to(ACC)
-            keys += extra
+            extra = features_at(feature, e, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC)
+            k += extra
             v += extra
-        s = tl.where(live[:, None], tl.sum(keys * q[None, :, :], 2), float("-inf"))
-        top, total, term, shrink = softmax_step(s, top, total)
-        if seed is not None:
-            term = tl.where(keeps(seed, e, h, HEADS, limit), term, 0.0)
-        acc = acc * shrink[:, None] + tl.sum(term[:, :, None] * v, 0)
-    result, log_total = finish(acc, top, total, KEEP)
-    tl.store(out + row * (HEADS * FEATURES) + hf, result.to(out.dtype.element_ty), mask=in_hf)
-    tl.store(lse + row * HEADS + h, log_total, mask=in_h)
+        s = tl.where(at[:, None] < count, tl.sum(k * q[None, :, :], 2), float("-inf"))
+        top, total, acc = softmax_step(top, total, acc, s, v, seed, e, h, limit, HEADS)
+    result, log_total = softmax_end(top, total, acc, KEEP)
+    store(out, out_part, row, num_pieces, hf, result, in_hf, HEADS * FEATURES)
+    store(lse, lse_part, row, num_pieces, h, log_total, in_h, HEADS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=ITEMS)
 def dot_rows_kernel(
-    grad_query, grad_feature, delta, rowptr, col, edge, query, key, value, feature, seed, lse, out, grad,
-    limit,
-    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr,
-    HEADS: tl.constexpr, DEPTH: tl.constexpr, FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
+    grad_query, query_part, grad_feature, delta, pieces, wide, short, num_long, num_pieces, col, edge,
+    query, key, value, feature, lse, out, grad, seed, limit,
+    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
+    FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of query and edge; also writes ``delta`` ``[M, H]`` for the columns."""
-    row = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    k = tl.arange(0, BLOCK_D)
-    f = tl.arange(0, BLOCK_F)
-    in_h = h < HEADS
-    in_hk = in_h[:, None] & (k < DEPTH)[None, :]
-    in_hf = in_h[:, None] & (f < FEATURES)[None, :]
-    hk = h[:, None] * DEPTH + k[None, :]
-    hf = h[:, None] * FEATURES + f[None, :]
-    begin, end = row_bounds(rowptr, row)
-    g = tl.load(grad + row * (HEADS * FEATURES) + hf, mask=in_hf, other=0).to(ACC)
-    o = tl.load(out + row * (HEADS * FEATURES) + hf, mask=in_hf, other=0).to(ACC)
-    d = tl.sum(g * o, 1)
-    tl.store(delta + row * HEADS + h, d, mask=in_h)
-    q = tl.load(query + row * (HEADS * DEPTH) + hk, mask=in_hk, other=0).to(ACC) * SCALE
-    at_lse = safe_lse(tl.load(lse + row * HEADS + h, mask=in_h, other=0))
+    """Gradients of query and edge; also writes ``delta`` ``[M, H]`` for the columns (a row's pieces: all the same)."""
+    row, first, count = item(pieces, wide, short, num_long, num_pieces)
+    h, in_h = head_group(HEADS, BLOCK_H)
+    hk, in_hk = features_of(HEADS, DEPTH, BLOCK_H, BLOCK_D)
+    hf, in_hf = features_of(HEADS, FEATURES, BLOCK_H, BLOCK_F)
+    g = features_of_row(grad, row, hf, in_hf, HEADS * FEATURES, BLOCK_H, ACC)
+    d = tl.sum(g * features_of_row(out, row, hf, in_hf, HEADS * FEATURES, BLOCK_H, ACC), 1)
+    store(delta, None, row, 0, h, d, in_h, HEADS)
+    q = features_of_row(query, row, hk, in_hk, HEADS * DEPTH, BLOCK_H, ACC) * SCALE
+    at_lse = heads_of_row(lse, row, h, in_h, HEADS, ACC)
     acc = tl.zeros([BLOCK_H, BLOCK_D], ACC)
-    for start in range(begin, end, BLOCK_E):
-        entry = start + tl.arange(0, BLOCK_E)
-        live = entry < end
-        at_k = live[:, None, None] & in_hk[None, :, :]
-        at_f = live[:, None, None] & in_hf[None, :, :]
-        j = tl.load(col + entry, mask=live, other=0).to(tl.int64)
-        e = edges_of(edge, entry, live)
-        keys = tl.load(key + j[:, None, None] * (HEADS * DEPTH) + hk[None, :, :], mask=at_k, other=0).to(ACC)
-        v = tl.load(value + j[:, None, None] * (HEADS * FEATURES) + hf[None, :, :], mask=at_f, other=0).to(ACC)
-        at_feature = e[:, None, None] * (HEADS * DEPTH) + hk[None, :, :]
+    for start in range(0, count, BLOCK_E):
+        at, j, e = entries(col, edge, first, start, count, BLOCK_E)
+        live = (at[:, None] < count) & in_h[None, :]
+        live_k = (at[:, None] < count) & in_hk[None, :]
+        live_f = (at[:, None] < count) & in_hf[None, :]
+        k = features_at(key, j, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC)
+        v = features_at(value, j, hf, live_f, HEADS * FEATURES, BLOCK_H, ACC)
         if feature is not None:
-            extra = tl.load(feature + at_feature, mask=at_k, other=0).to(ACC)
-            keys += extra
+            extra = features_at(feature, e, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC)
+            k += extra
             v += extra
-        alpha = tl.exp(tl.sum(keys * q[None, :, :], 2) - at_lse[None, :])
-        alpha = tl.where(live[:, None] & in_h[None, :], alpha, 0.0)
+        alpha = softmax_weight(tl.sum(k * q[None, :, :], 2), at_lse[None, :], live)
         grad_alpha = tl.sum(v * g[None, :, :], 2)
-        weight = alpha
-        if seed is not None:
-            keep = keeps(seed, e, h, HEADS, limit)
-            grad_alpha = tl.where(keep, grad_alpha * KEEP, 0.0)
-            weight = tl.where(keep, alpha * KEEP, 0.0)
-        ds = alpha * (grad_alpha - d[None, :])
+        weight, ds = softmax_grad(alpha, grad_alpha, d[None, :], live, seed, e, h, limit, HEADS, KEEP)
         if feature is not None:
             share = ds[:, :, None] * q[None, :, :] + weight[:, :, None] * g[None, :, :]
-            tl.store(grad_feature + at_feature, share.to(grad_feature.dtype.element_ty), mask=at_k)
-        acc += tl.sum(ds[:, :, None] * keys, 0)
-    tl.store(grad_query + row * (HEADS * DEPTH) + hk, (acc * SCALE).to(grad_query.dtype.element_ty), mask=in_hk)
+            store_features_at(grad_feature, e, hk, share, live_k, HEADS * DEPTH)
+        acc += tl.sum(ds[:, :, None] * k, 0)
+    store(grad_query, query_part, row, num_pieces, hk, acc * SCALE, in_hk, HEADS * DEPTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS, do_not_specialize_on_alignment=ITEMS)
 def dot_columns_kernel(
-    grad_key, grad_value, rowptr, col, edge, query, key, value, feature, seed, lse, delta, grad,
-    limit,
-    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr,
-    HEADS: tl.constexpr, DEPTH: tl.constexpr, FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
+    grad_key, grad_value, key_part, value_part, pieces, wide, short, num_long, num_pieces, col, edge,
+    query, key, value, feature, lse, delta, grad, seed, limit,
+    SCALE: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr, HEADS: tl.constexpr, DEPTH: tl.constexpr,
+    FEATURES: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of key and value; ``rowptr``, ``col``, ``edge`` are those of the transpose."""
-    row = tl.program_id(0).to(tl.int64)
-    h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    k = tl.arange(0, BLOCK_D)
-    f = tl.arange(0, BLOCK_F)
-    in_h = h < HEADS
-    in_hk = in_h[:, None] & (k < DEPTH)[None, :]
-    in_hf = in_h[:, None] & (f < FEATURES)[None, :]
-    hk = h[:, None] * DEPTH + k[None, :]
-    hf = h[:, None] * FEATURES + f[None, :]
-    begin, end = row_bounds(rowptr, row)
-    own_key = tl.load(key + row * (HEADS * DEPTH) + hk, mask=in_hk, other=0).to(ACC)
-    own_value = tl.load(value + row * (HEADS * FEATURES) + hf, mask=in_hf, other=0).to(ACC)
+    """Gradients of key and value; items, ``col`` and ``edge`` are those of the transpose."""
+    row, first, count = item(pieces, wide, short, num_long, num_pieces)
+    h, in_h = head_group(HEADS, BLOCK_H)
+    hk, in_hk = features_of(HEADS, DEPTH, BLOCK_H, BLOCK_D)
+    hf, in_hf = features_of(HEADS, FEATURES, BLOCK_H, BLOCK_F)
+    own_key = features_of_row(key, row, hk, in_hk, HEADS * DEPTH, BLOCK_H, ACC)
+    own_value = features_of_row(value, row, hf, in_hf, HEADS * FEATURES, BLOCK_H, ACC)
     acc_key = tl.zeros([BLOCK_H, BLOCK_D], ACC)
     acc_value = tl.zeros([BLOCK_H, BLOCK_F], ACC)
-    for start in range(begin, end, BLOCK_E):
-        entry = start + tl.arange(0, BLOCK_E)
-        live = entry < end
-        at_h = live[:, None] & in_h[None, :]
-        at_k = live[:, None, None] & in_hk[None, :, :]
-        at_f = live[:, None, None] & in_hf[None, :, :]
-        i = tl.load(col + entry, mask=live, other=0).to(tl.int64)
-        e = edges_of(edge, entry, live)
-        ih = i[:, None] * HEADS + h[None, :]
-        q = tl.load(query + i[:, None, None] * (HEADS * DEPTH) + hk[None, :, :], mask=at_k, other=0).to(ACC) * SCALE
-        g = tl.load(grad + i[:, None, None] * (HEADS * FEATURES) + hf[None, :, :], mask=at_f, other=0).to(ACC)
+    for start in range(0, count, BLOCK_E):
+        at, i, e = entries(col, edge, first, start, count, BLOCK_E)
+        live = (at[:, None] < count) & in_h[None, :]
+        live_k = (at[:, None] < count) & in_hk[None, :]
+        live_f = (at[:, None] < count) & in_hf[None, :]
+        q = features_at(query, i, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC) * SCALE
+        g = features_at(grad, i, hf, live_f, HEADS * FEATURES, BLOCK_H, ACC)
         s = tl.sum(q * own_key[None, :, :], 2)
         grad_alpha = tl.sum(g * own_value[None, :, :], 2)
         if feature is not None:
-            extra = tl.load(feature + e[:, None, None] * (HEADS * DEPTH) + hk[None, :, :], mask=at_k, other=0).to(ACC)
+            extra = features_at(feature, e, hk, live_k, HEADS * DEPTH, BLOCK_H, ACC)
             s += tl.sum(q * extra, 2)
             grad_alpha += tl.sum(g * extra, 2)
-        alpha = tl.where(at_h, tl.exp(s - safe_lse(tl.load(lse + ih, mask=at_h, other=0))), 0.0)
-        weight = alpha
-        if seed is not None:
-            keep = keeps(seed, e, h, HEADS, limit)
-            grad_alpha = tl.where(keep, grad_alpha * KEEP, 0.0)
-            weight = tl.where(keep, alpha * KEEP, 0.0)
-        ds = alpha * (grad_alpha - tl.load(delta + ih, mask=at_h, other=0))
+        alpha = softmax_weight(s, heads_at(lse, i, h, live, HEADS, ACC), live)
+        d = heads_at(delta, i, h, live, HEADS, ACC)
+        weight, ds = softmax_grad(alpha, grad_alpha, d, live, seed, e, h, limit, HEADS, KEEP)
         acc_key += tl.sum(ds[:, :, None] * q, 0)
         acc_value += tl.sum(weight[:, :, None] * g, 0)
-    tl.store(grad_key + row * (HEADS * DEPTH) + hk, acc_key.to(grad_key.dtype.element_ty), mask=in_hk)
-    tl.store(grad_value + row * (HEADS * FEATURES) + hf, acc_value.to(grad_value.dtype.element_ty), mask=in_hf)
+    store(grad_key, key_part, row, num_pieces, hk, acc_key, in_hk, HEADS * DEPTH)
+    store(grad_value, value_part, row, num_pieces, hf, acc_value, in_hf, HEADS * FEATURES)
 
 
 def dot_attention(
@@ -197,17 +158,8 @@ def dot_attention(
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Output and lse of query ``[M, H, D]``, key ``[K, H, D]``, value ``[K, H, F]``, edge ``[E, H, D]``."""
-    (_, heads, depth), features, rows = key.shape, value.shape[2], adjacency.num_rows
-    out = value.new_empty(rows, heads, features)
-    lse = value.new_empty(rows, heads, dtype=compute_dtype(query, key, value, edge))
-    drop = Dropout.of(dropout, seed)
-    launch(
-        dot_forward_kernel, rows, heads, _tile(heads, depth, features),
-        (out, lse, *adjacency_of(adjacency), *contiguous(query, key, value, edge), drop.seed),
-        drop.limit, SCALE=scale, KEEP=drop.keep, ACC=accumulator(lse), BLOCK_D=power_of_two(depth),
-        HEADS=heads, DEPTH=depth, FEATURES=features,
-    )  # fmt: skip
-    return out, lse
+    walk, size = _walk(query, key, value, edge, scale, dropout, seed)
+    return walk.attend(dot_forward_kernel, size, adjacency, value)
 
 
 def dot_attention_backward(
@@ -225,27 +177,20 @@ def dot_attention_backward(
     grad: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value and edge (empty where there is no edge operand)."""
-    (_, heads, depth), features = key.shape, value.shape[2]
-    drop, size = Dropout.of(dropout, seed), _tile(heads, depth, features)
-    operands = (*contiguous(query, key, value, edge), drop.seed)
+    walk, size = _walk(query, key, value, edge, scale, dropout, seed)
     grad = grad.contiguous()
     grad_query, grad_key, grad_value = (t.new_empty(t.shape) for t in (query, key, value))
     grad_edge = None if edge is None else edge.new_empty(edge.shape)
     delta = lse.new_empty(lse.shape)
-    constants = {
-        "SCALE": scale, "KEEP": drop.keep, "ACC": accumulator(lse), "BLOCK_D": power_of_two(depth),
-        "HEADS": heads, "DEPTH": depth, "FEATURES": features,
-    }  # fmt: skip
-    launch(
-        dot_rows_kernel, adjacency.num_rows, heads, size,
-        (grad_query, grad_edge, delta, *adjacency_of(adjacency), *operands, lse, out, grad), drop.limit, **constants,
-    )  # fmt: skip
-    launch(
-        dot_columns_kernel, transposed.num_rows, heads, size,
-        (grad_key, grad_value, *adjacency_of(transposed), *operands, lse, delta, grad), drop.limit, **constants,
-    )  # fmt: skip
+    walk.differentiate(dot_rows_kernel, size, adjacency, (grad_query,), (grad_edge, delta), (lse, out, grad))
+    walk.differentiate(dot_columns_kernel, size, transposed, (grad_key, grad_value), (), (lse, delta, grad))
     return grad_query, grad_key, grad_value, value.new_empty(0) if grad_edge is None else grad_edge
 
 
-def _tile(heads: int, depth: int, features: int) -> Tile:
-    return replace(tile(heads, max(depth, features), 2), features=power_of_two(features))
+def _walk(
+    query: Tensor, key: Tensor, value: Tensor, edge: Tensor | None, scale: float, dropout: float, seed: Tensor
+) -> tuple[Walk, Tile]:
+    (heads, depth), features = key.shape[1:], value.shape[2]
+    constants = {"SCALE": scale, "DEPTH": depth, "BLOCK_D": power_of_two(depth)}
+    walk = Walk.of((query, key, value, edge), value, dropout, seed, **constants)
+    return walk, replace(tile(heads, max(depth, features), 2), features=power_of_two(features))

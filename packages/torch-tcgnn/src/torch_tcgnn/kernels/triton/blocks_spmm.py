@@ -146,42 +146,39 @@ def config(width: int) -> tuple[int, int]:
     return block, max(1, block // 32)
 
 
-def blocks_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str) -> Tensor:
-    """Weighted sum of the neighbours' features.
+def blocks_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str, out: Tensor) -> None:
+    """Writes the weighted sum of the neighbours' features.
 
     Args:
         adjacency: with blocks of height 8.
         x: ``[K, ...]``; float32, float16 or bfloat16.
         weight: ``[E]`` in input edge order, rounded to the type of ``x``, or ``None``.
         precision: ``"ieee"`` (float32 accuracy) or ``"tf32"``, for float32.
-
-    Returns:
-        ``[M, ...]`` of ``x.dtype``; accumulated in float32.
+        out: ``[M, ...]``, contiguous, of any floating type; sums are float32.
     """
     blocks = adjacency.blocks
     assert blocks is not None
     assert blocks.height == 8
     table = rows_of(x)
     width = table.shape[1]
-    out = table.new_empty(adjacency.num_rows, width)
-    if out.numel():
-        values = blocks.slot_values(None if weight is None else adjacency.to_entries(weight))
-        if values is not None:
-            values = values.to(x.dtype).contiguous()
-        num_parts = blocks.partial_window.shape[0]
-        partial = table.new_empty(num_parts * 8, width, dtype=torch.float32) if num_parts else None
-        row_order = blocks.row_order if blocks.row_order.numel() else None
-        block, num_warps = config(width)
-        vec = vector(width, table)
-        tiles = triton.cdiv(width, block)
-        with on_device(table):
-            blocks_spmm_kernel[blocks.items.shape[0], tiles](
-                out, partial, blocks.items, blocks.block_col, blocks.block_mask, blocks.block_slot, values, row_order,
-                table, table.stride(0) // vec, width // vec, adjacency.num_rows,
-                VEC=vec, SPLIT=precision == "ieee", STEP=STEP, BLOCK_F=block, num_warps=num_warps,
-            )  # fmt: skip
-            if partial is not None:
-                add_partial_kernel[blocks.splits.shape[0], tiles](
-                    out, partial, blocks.splits, row_order, width, adjacency.num_rows, BLOCK_F=block, num_warps=4
-                )
-    return out.view(adjacency.num_rows, *x.shape[1:])
+    if out.numel() == 0:
+        return
+    values = blocks.slot_values(None if weight is None else adjacency.to_entries(weight))
+    if values is not None:
+        values = values.to(x.dtype).contiguous()
+    num_parts = blocks.partial_window.shape[0]
+    partial = table.new_empty(num_parts * 8, width, dtype=torch.float32) if num_parts else None
+    row_order = blocks.row_order if blocks.row_order.numel() else None
+    block, num_warps = config(width)
+    vec = vector(width, table)
+    tiles = triton.cdiv(width, block)
+    with on_device(table):
+        blocks_spmm_kernel[blocks.items.shape[0], tiles](
+            out, partial, blocks.items, blocks.block_col, blocks.block_mask, blocks.block_slot, values, row_order,
+            table, table.stride(0) // vec, width // vec, adjacency.num_rows,
+            VEC=vec, SPLIT=precision == "ieee", STEP=STEP, BLOCK_F=block, num_warps=num_warps,
+        )  # fmt: skip
+        if partial is not None:
+            add_partial_kernel[blocks.splits.shape[0], tiles](
+                out, partial, blocks.splits, row_order, width, adjacency.num_rows, BLOCK_F=block, num_warps=4
+            )

@@ -29,9 +29,7 @@ def csr_extremum_kernel(
     """As ``csr_spmm_kernel``; with ``x_arg``, ``x`` holds partial results and ``x_arg`` who attained them."""
     stride *= VEC
     width *= VEC
-    long, row, live, first, count, step, trips = lanes(
-        pieces, wide, short, num_long, num_pieces, num_short, None, ROWS
-    )
+    long, row, live, first, count, step, trips = lanes(pieces, wide, short, num_long, num_pieces, num_short, None, ROWS)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     in_row = f < width
     counts = count[:, None]

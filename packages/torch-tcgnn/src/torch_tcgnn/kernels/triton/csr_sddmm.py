@@ -33,9 +33,7 @@ def csr_sddmm_kernel(
     stride_a *= VEC
     stride_b *= VEC
     features *= VEC
-    _, row, live, first, count, step, trips = lanes(
-        pieces, wide, short, num_long, num_pieces, num_short, None, ROWS
-    )
+    _, row, live, first, count, step, trips = lanes(pieces, wide, short, num_long, num_pieces, num_short, None, ROWS)
     head = tl.program_id(1)
     f = tl.arange(0, BLOCK_F)
     in_row = f < features

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...adjacency import Adjacency
-from ...row_plan import TRIP
+from ...row_plan import TRIP, RowPlan
 from ..device import on_device
 from .lanes import SIZES, Lists, edge_of, lanes, lists, num_programs, sums_of_pieces
 from .plans import plan_of
@@ -29,9 +29,7 @@ def csr_spmm_kernel(
     """``x``: rows of ``width = heads · features``, in units of ``VEC`` as ``stride``; no ``col``: entry k is row k."""
     stride *= VEC
     width *= VEC
-    long, row, live, first, count, step, trips = lanes(
-        pieces, wide, short, num_long, num_pieces, num_short, None, ROWS
-    )
+    long, row, live, first, count, step, trips = lanes(pieces, wide, short, num_long, num_pieces, num_short, None, ROWS)
     f = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     in_row = f < width
     counts = count[:, None]
@@ -68,39 +66,35 @@ def csr_spmm_kernel(
         tl.store(out + at_rows, acc.to(out.dtype.element_ty), mask=live[:, None] & in_row[None, :])
 
 
-def csr_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted sum of the neighbours' features.
+def csr_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out: Tensor, plan: RowPlan | None = None) -> None:
+    """Writes the weighted sum of the neighbours' features.
 
     Args:
         adjacency: the rows.
         x: ``[K, F]``, or ``[K, H, F]`` where weights have heads; float32, float16, bfloat16 or float64.
         weight: ``[E]`` or ``[E, H]`` in input edge order, or ``None``.
-
-    Returns:
-        ``[M, F]`` or ``[M, H, F]`` of ``x.dtype``.
+        out: ``[M, F]`` or ``[M, H, F]``, contiguous, of any floating type.
+        plan: the rows to write; default: all.
     """
     edge = adjacency.edge if adjacency.edge.numel() else None
-    out = _sum_rows(adjacency, adjacency.col, edge, x, weight)
-    return out.view(adjacency.num_rows, *x.shape[1:])
+    _sum_rows(plan or plan_of(adjacency), adjacency.col, edge, x, weight, out)
 
 
-def segment_sum(adjacency: Adjacency, values: Tensor) -> Tensor:
-    """``[M, ...]``: sums of ``[E, ...]`` values, given in input edge order, over the entries of each row."""
+def segment_sum(adjacency: Adjacency, values: Tensor, out: Tensor) -> None:
+    """Writes ``out`` ``[M, ...]``: sums of ``[E, ...]`` values, given in input edge order, over each row's entries."""
     column = adjacency.edge if adjacency.edge.numel() else None
-    return _sum_rows(adjacency, column, None, values, None).view(adjacency.num_rows, *values.shape[1:])
+    _sum_rows(plan_of(adjacency), column, None, values, None, out)
 
 
 def _sum_rows(
-    adjacency: Adjacency, col: Tensor | None, edge: Tensor | None, x: Tensor, weight: Tensor | None
-) -> Tensor:
-    """``[M, C]`` for ``x`` of ``C`` features a row in any number of dimensions."""
+    plan: RowPlan, col: Tensor | None, edge: Tensor | None, x: Tensor, weight: Tensor | None, out: Tensor
+) -> None:
+    """``x`` and ``out`` hold as many features a row, in any number of dimensions."""
     heads = weight.shape[1] if weight is not None and weight.dim() == 2 else 1
     table = rows_of(x)
     width = table.shape[1]
-    out = table.new_empty(adjacency.num_rows, width)
-    if adjacency.num_edges == 0 or out.numel() == 0:
-        return out.zero_()
-    plan = plan_of(adjacency)
+    if out.numel() == 0:
+        return
     num_pieces = plan.pieces.shape[0]
     weight = None if weight is None else weight.contiguous()
     accumulator = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -109,7 +103,6 @@ def _sum_rows(
         _launch(out, partial, lists(plan), col, edge, weight, table, heads)
         if partial is not None:
             _launch(out, None, sums_of_pieces(plan), None, None, None, partial, 1)
-    return out
 
 
 def _launch(

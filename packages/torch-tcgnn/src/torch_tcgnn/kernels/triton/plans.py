@@ -5,11 +5,11 @@ That is a graph of path ``"tc"`` whose operator has no tensor-core kernel, and o
 
 from __future__ import annotations
 
-import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...adjacency import Adjacency
 from ...row_plan import RowPlan, plan_rows
+from ...settle import check_not_captured, settle
 
 _PLANS = WeakTensorKeyDictionary()
 
@@ -25,9 +25,8 @@ def plan_of(adjacency: Adjacency) -> RowPlan:
     rowptr = adjacency.rowptr
     plan = _PLANS.get(rowptr)
     if plan is None:
-        if rowptr.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("the work list of this graph must exist before capture: run the operator once on it")
-        plan = _PLANS[rowptr] = plan_rows(rowptr)
-        if rowptr.is_cuda:  # another stream may use the plan next
-            torch.cuda.current_stream(rowptr.device).synchronize()
+        check_not_captured(rowptr.device)
+        plan = plan_rows(rowptr)
+        settle(rowptr.device)
+        plan = _PLANS.setdefault(rowptr, plan)
     return plan
