@@ -271,6 +271,7 @@ def test_captured_in_a_cuda_graph(kind: str, dtype: torch.dtype, call: str, form
 
     body: Callable[[], Tensor] = attend_once if call == "attend" else step
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         want = body()
     torch.cuda.current_stream().wait_stream(side)

@@ -6,6 +6,7 @@ launch merges it; else there is neither.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ class Tile:
     warps: int
 
 
+@functools.cache
 def tile(heads: int, features: int, tiles: int) -> Tile:
     """Sizes for rows of ``heads · features``, with ``tiles`` gathered tiles alive at once."""
     block_f = triton.next_power_of_2(max(features, 1))
@@ -57,6 +59,7 @@ class Walk:
         dropout: probability that a weight becomes 0.
         seed: of dropout.
         constants: of the form; ``HEADS`` and ``FEATURES`` among them.
+        dtype: of sums: float64 where any operand is, else float32.
     """
 
     operands: tuple[Tensor | None, ...]
@@ -64,6 +67,7 @@ class Walk:
     dropout: float
     seed: Tensor
     constants: dict[str, Any]
+    dtype: torch.dtype
 
     @classmethod
     def of(
@@ -72,13 +76,9 @@ class Walk:
         """Of a form whose values are ``[..., H, F]``."""
         heads, features = value.shape[-2:]
         operands = tuple(None if t is None else t.contiguous() for t in operands)
-        return cls(operands, heads, dropout, seed, {"HEADS": heads, "FEATURES": features, **constants})
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of sums: float64 where any operand is, else float32."""
-        wide = any(t is not None and t.dtype == torch.float64 for t in self.operands)
-        return torch.float64 if wide else torch.float32
+        wide = any(t is not None and t.dtype == torch.float64 for t in operands)
+        constants |= {"HEADS": heads, "FEATURES": features}
+        return cls(operands, heads, dropout, seed, constants, torch.float64 if wide else torch.float32)
 
     def attend(
         self, kernel: triton.JITFunction, size: Tile, adjacency: Adjacency, value: Tensor
