@@ -89,19 +89,11 @@ def _host_us(runner: Runner, device: torch.device, seed: int) -> float:
     return median(sample() for _ in range(SAMPLES))
 
 
-def _gathered_rows(graph: tcg.TCGraph, x: torch.Tensor) -> int:
-    """Rows of ``x`` that a call gathers: one a window and column on tensor cores, one an entry on CUDA cores."""
-    path, adjacency = tcg.explain(graph, x).path, graph.prepared(x.dtype)
-    if path == "cuda" or adjacency.blocks is None:
-        return graph.num_edges
-    return int((adjacency.blocks.block_col >= 0).sum()) + graph.num_edges - adjacency.blocks.slot_entry.shape[0]
-
-
 @cache
 def _gathered_bytes_per_s(graph: str, device: torch.device) -> float:
     task = make_task(graph, 128, device)
     translated, clock = translate(task), clock_for(device)
-    rows = _gathered_rows(translated, task.x)
+    rows = translated.prepared(task.x.dtype).gathered(tcg.explain(translated, task.x).path)
 
     def run() -> torch.Tensor:
         return tcg.spmm(translated, task.x)

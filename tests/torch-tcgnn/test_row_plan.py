@@ -19,7 +19,7 @@ LENGTHS = {
 def test_every_entry_and_every_row_is_somebodys_work(lengths, dtype):
     rowptr = exclusive_scan(torch.tensor(lengths, dtype=torch.int64)).to(dtype)
     plan = plan_rows(rowptr)
-    assert all(t.dtype == dtype and t.is_contiguous() for t in plan.tensors())
+    assert all(t.dtype == dtype and t.is_contiguous() and t.data_ptr() % 16 == 0 for t in plan.tensors())
     work = torch.cat([plan.pieces, plan.wide, plan.short]).tolist()
     covered = sorted(entry for _, begin, end in work for entry in range(begin, end))
     assert covered == list(range(sum(lengths)))

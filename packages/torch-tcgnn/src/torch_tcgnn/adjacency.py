@@ -72,6 +72,16 @@ class Adjacency:
             rest = RowPlan(*parts)
         return cls(rowptr, col, edge, plan, blocks, rest)
 
+    def gathered(self, path: str) -> int:
+        """Rows of features that a sum reads: one a column of a window on tensor cores, one an entry elsewhere.
+
+        Args:
+            path: ``"tc"``, ``"mixed"`` (both, each for its rows), or anything else for rows alone.
+        """
+        if path not in ("tc", "mixed") or self.blocks is None:
+            return self.num_edges
+        return int((self.blocks.block_col >= 0).sum()) + self.num_edges - self.blocks.slot_entry.shape[0]
+
     def to_entries(self, edge_values: Tensor) -> Tensor:
         """``[num_edges, ...]`` values in input edge order, permuted to entry order."""
         return edge_values if self.edge.numel() == 0 else edge_values.index_select(0, self.edge)

@@ -82,10 +82,15 @@ def plan_rows(rowptr: Tensor, *, longest: int = LONGEST, rows: Tensor | None = N
     first = exclusive_scan(count)
     return RowPlan(
         pieces=_pieces(cut, count, first, longest).to(dtype),
-        wide=items[num_cut:num_wide],
-        short=items[num_wide:],
+        wide=_own(items[num_cut:num_wide]),
+        short=_own(items[num_wide:]),
         cut_rows=torch.stack([cut[:, 0], first[:-1], first[1:]], dim=1).to(dtype),
     )
+
+
+def _own(items: Tensor) -> Tensor:
+    """A list at an address of its own: kernels are compiled anew where one is not aligned to 16 bytes."""
+    return items if items.storage_offset() == 0 else items.clone()
 
 
 def _pieces(cut: Tensor, count: Tensor, first: Tensor, longest: int) -> Tensor:

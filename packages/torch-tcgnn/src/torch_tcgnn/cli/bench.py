@@ -163,8 +163,7 @@ def measure(
         us = medians_us(calls, device, rounds=rounds)
     ours = us.pop("ours")
     why = explain(g, x)
-    gathered = g.stats.v8 if why.path == "tc" else graph.num_edges
-    gather_bytes = gathered * width * x.element_size()
+    gather_bytes = g.prepared(dtype).gathered(why.path) * width * x.element_size()
     return Case(
         graph=graph.name,
         num_nodes=graph.num_nodes,

@@ -1,8 +1,8 @@
 """Sparse × dense on the CPU.
 
 A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag
-computes; PyTorch's is vectorised by FBGEMM and threaded over bags. float16 and bfloat16 are computed in float32, and
-leave as float32 where that is asked for.
+computes; PyTorch's is vectorised by FBGEMM and threaded over bags (see ``balance``). float16 and bfloat16 are computed
+in float32, and leave as float32 where that is asked for.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from ...adjacency import Adjacency
+from .balance import balanced
+from .permuted import permuted
 
 REDUCED = (torch.float16, torch.bfloat16)
+WORTH_PERMUTING = 96
+"""Features of a row from which on weights that lie in entry order are permuted for balanced rows at every call."""
 
 
 def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -20,14 +24,23 @@ def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out_dtype: torc
 
     ``out_dtype``: float32 keeps the sums of 16-bit features as they are; default: ``x.dtype``.
     """
-    values = None if weight is None else adjacency.to_entries(weight)
+    rows, edge = balanced(adjacency), adjacency.edge
+    trains_in_order = weight is not None and weight.requires_grad and edge.numel() == 0
+    if rows is None or (trains_in_order and x[:1].numel() < WORTH_PERMUTING):
+        values = weight if weight is None or edge.numel() == 0 else permuted(weight, edge)
+        return _sum_heads(adjacency.rowptr, adjacency.col, x, values, out_dtype)
+    values = None if weight is None else permuted(weight, rows.edge)
+    return _sum_heads(rows.rowptr, rows.col, x, values, out_dtype).index_select(0, rows.place)
+
+
+def _sum_heads(rowptr: Tensor, col: Tensor, x: Tensor, values: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
+    """:func:`gather_sum`, head by head where there are heads."""
     if x.dim() == 2:
-        return gather_sum(adjacency.rowptr, adjacency.col, x, values, out_dtype)
-    heads = x.shape[1]
-    out = x.new_empty(adjacency.num_rows, heads, x.shape[2], dtype=out_dtype)
-    for head in range(heads):
+        return gather_sum(rowptr, col, x, values, out_dtype)
+    out = x.new_empty(rowptr.shape[0] - 1, *x.shape[1:], dtype=out_dtype)
+    for head in range(x.shape[1]):
         value = None if values is None else values[:, head]
-        out[:, head] = gather_sum(adjacency.rowptr, adjacency.col, x[:, head], value, out_dtype)
+        out[:, head] = gather_sum(rowptr, col, x[:, head], value, out_dtype)
     return out
 
 
