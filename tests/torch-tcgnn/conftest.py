@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,3 +41,21 @@ def guarded(monkeypatch) -> Callable[[], None]:
     monkeypatch.setattr(torch.Tensor, "new_empty", surrounded)
     monkeypatch.setattr(torch, "empty_like", surrounded_like)
     return check
+
+
+@pytest.fixture
+def peak_bytes(tmp_path: Path) -> Callable[[Callable[[], object]], int]:
+    """``peak_bytes(call)``: most memory that PyTorch held on the CPU during a call, beside what it held before."""
+
+    def measure(call: Callable[[], object]) -> int:
+        activities, trace = [torch.profiler.ProfilerActivity.CPU], tmp_path / "trace.json"
+        with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+            call()
+        profile.export_chrome_trace(str(trace))
+        found = json.loads(trace.read_text())["traceEvents"]
+        events = [event["args"] for event in found if event["name"] == "[memory]"]
+        assert len(events) > 20
+        totals = [event["Total Allocated"] for event in events]
+        return max(totals) - (totals[0] - events[0]["Bytes"])
+
+    return measure

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -523,17 +521,6 @@ def test_dropout_compiles_without_graph_breaks() -> None:
     assert all(t.isfinite().all() for t in gradients(got, tensors))
 
 
-def peak_bytes(call: Callable[[], object], trace: Path) -> int:
-    """Most memory that PyTorch held on the CPU during a call, beside what it held before."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        call()
-    profile.export_chrome_trace(str(trace))
-    events = [event["args"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "[memory]"]
-    assert len(events) > 100
-    totals = [event["Total Allocated"] for event in events]
-    return max(totals) - (totals[0] - events[0]["Bytes"])
-
-
 @pytest.fixture(scope="module")
 def dense_graph() -> tcg.TCGraph:
     """4,000 nodes and 600,000 edges."""
@@ -544,7 +531,9 @@ def dense_graph() -> tcg.TCGraph:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_memory_does_not_grow_with_the_number_of_edges(form: str, dense_graph: tcg.TCGraph, tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_edges(
+    form: str, dense_graph: tcg.TCGraph, peak_bytes: Callable[[Callable[[], object]], int]
+) -> None:
     """A step needs less than 24 MiB beside tensors of node size; one ``[E, H]`` tensor would be 19 MB."""
     heads, width = 8, 4
     tensors = leaves(operands(form, dense_graph, heads, width, dtype=torch.float32))
@@ -553,4 +542,4 @@ def test_memory_does_not_grow_with_the_number_of_edges(form: str, dense_graph: t
         attend(form, dense_graph, tensors, dropout=0.5, training=True).sum().backward()
 
     node_bytes = 4 * dense_graph.num_rows * heads * width
-    assert peak_bytes(step, tmp_path / "trace.json") < 24 * 2**20 + 12 * node_bytes
+    assert peak_bytes(step) < 24 * 2**20 + 12 * node_bytes

@@ -13,6 +13,12 @@ X, W, A, H = torch.ones(3, 2), torch.ones(3), torch.ones(3, 2), torch.ones(3, 2,
 ROWPTR, COL = torch.tensor([0, 1]), torch.tensor([0])
 NAN, INF = float("nan"), float("inf")
 
+
+def stored(**parts):
+    """A graph read from a state with wrong parts."""
+    return tcg.TCGraph.from_dict({**GRAPH.to_dict(), **parts})
+
+
 WITH_A_GRAPH = {
     "spmm": lambda g: tcg.spmm(g, X),
     "sddmm": lambda g: tcg.sddmm(g, X, X),
@@ -331,6 +337,15 @@ REST = {
         lambda: tcg.TCGraph.from_dict({"col": COL}), ValueError,
         "state lacks rowptr, edge, weight, num_cols, path, reorder, got col",
     ),
+    "stored col": (lambda: stored(col=torch.tensor([9, 0, 0])), ValueError, "col must lie in [0, 3), got 0 to 9"),
+    "stored edge": (lambda: stored(edge=torch.tensor([0, -1, 2])), ValueError, "edge must lie in [0, 3), got -1 to 2"),
+    "short edge": (lambda: stored(edge=torch.tensor([0])), ValueError, "edge must be empty or hold integers as col"),
+    "stored rowptr": (lambda: stored(rowptr=torch.tensor([0, 9, 2, 3])), ValueError, "rowptr must not decrease, got 9"),
+    "no rowptr": (lambda: stored(rowptr=None), TypeError, "rowptr must be a Tensor, got NoneType"),
+    "stored size": (lambda: stored(num_cols="3"), TypeError, "num_cols must be a count or a tuple of two, got '3'"),
+    "stored path": (lambda: stored(path="x"), ValueError, "path must be one of 'auto', 'tc', 'cuda', got 'x'"),
+    "stored order": (lambda: stored(reorder="x"), ValueError, "reorder must be one of 'none', 'degree'"),
+    "stored weight": (lambda: stored(weight=torch.ones(2)), ValueError, "weight must have shape [3] or [3, H], got"),
     "data": (lambda: tcg.transforms.ToTCGraph()([1]), TypeError, "data must be a PyG Data, HeteroData or batch, got"),
     "reorder": (lambda: tcg.transforms.ToTCGraph(reorder="x"), ValueError, "reorder must be one of 'none', 'degree'"),
     "name of weights": (lambda: tcg.transforms.ToTCGraph(weight=1), TypeError, "weight must be the name of an attr"),

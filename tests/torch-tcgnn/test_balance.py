@@ -125,6 +125,21 @@ def test_weights_that_do_not_train_are_permuted_once_and_again_after_a_change(tw
     assert permuted(w.requires_grad_(), edge) is not permuted(w, edge)
 
 
+def test_a_weight_in_another_storage_is_permuted_anew():
+    w, back = torch.nn.Parameter(torch.rand(5), requires_grad=False), torch.arange(5).flip(0)
+    permuted(w, back)
+    torch.nn.utils.vector_to_parameters(torch.ones(5), [w])  # sets .data, which no version counts
+    assert torch.equal(permuted(w, back), torch.ones(5))
+
+
+def test_what_was_kept_before_a_weight_trained_is_forgotten():
+    w, back = torch.rand(5), torch.arange(5).flip(0)
+    permuted(w, back)
+    permuted(w.requires_grad_(), back)
+    w.data.fill_(1.0)  # uncounted, as the steps of a fused optimizer are
+    assert torch.equal(permuted(w.requires_grad_(False), back), torch.ones(5))
+
+
 def test_each_order_of_a_weight_is_its_own():
     w, there, back = torch.rand(5), torch.arange(5), torch.arange(5).flip(0)
     assert torch.equal(permuted(w, there), w)
@@ -135,6 +150,7 @@ def test_each_order_of_a_weight_is_its_own():
 
 
 def test_what_is_kept_goes_with_the_weight():
+    gc.collect()
     held = len(permuted_weights._KEPT)
     w = torch.rand(5)
     permuted(w, torch.arange(5))

@@ -43,6 +43,13 @@ def test_in_place_edit_is_rebuilt(cache):
     assert cache.info().graphs == 1, "the outdated entry was replaced"
 
 
+def test_other_data_is_seen(cache):
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    cache.graph(edge_index, 2)
+    edge_index.data = torch.tensor([[1, 1], [1, 0]])
+    assert cache.graph(edge_index, 2).to_edge_index().tolist() == [[1, 1], [1, 0]]
+
+
 def test_in_place_edit_through_a_view_is_seen(cache):
     edge_index = ring()
     cache.graph(edge_index, 4)

@@ -25,6 +25,12 @@ def test_nothing_to_add_up_runs_no_kernel(width, edges):
     assert f"{edges} edges, x of shape (2, {width})" in found.reason
 
 
+def test_what_cannot_run_is_not_explained():
+    g = tcg.TCGraph.from_edge_index(torch.tensor([[0], [1]]), num_nodes=2, path="tc")
+    with pytest.raises(RuntimeError, match="path='tc' needs a GPU"):
+        tcg.explain(g, torch.ones(2, 4))
+
+
 def test_bad_operands_are_named_as_spmm_names_them(g):
     for x, weight in [(torch.ones(3, 4), None), (torch.ones(2, 4), torch.ones(2))]:
         with pytest.raises(ValueError, match="must have") as by_spmm:

@@ -66,7 +66,7 @@ def test_weights_of_the_graph_are_used():
     assert torch.equal(tcg.spmm(g, x, node_dim=-2), tcg.spmm(GRAPH, x, WEIGHT, node_dim=-2))
 
 
-@pytest.mark.parametrize("node_dim", [1, -1, 2, True, None, "nodes", 0.5])
+@pytest.mark.parametrize("node_dim", [1, -1, 2, True, None, "nodes", 0.5, -2.0, torch.zeros(2)])
 def test_other_dimensions_are_refused(node_dim):
     with pytest.raises(ValueError, match="node_dim must be 0 or -2, got"):
         tcg.spmm(GRAPH, features(SOURCES, 3), node_dim=node_dim)

@@ -59,6 +59,17 @@ def test_only_the_input_that_wants_a_gradient_gets_one(which):
     assert torch.autograd.gradgradcheck(lambda *args: tcg.spmm(GRAPH, *args), inputs)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_learned_scale_gets_its_gradient_where_it_is_one(shape):
+    a, b = torch.rand(TARGETS, 3), torch.rand(SOURCES, 3)
+    scale = torch.ones(shape, dtype=torch.float64, requires_grad=True)
+    out = tcg.sddmm(GRAPH, a, b, scale=scale)
+    out.sum().backward()
+    assert out.shape == (GRAPH.num_edges,)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(scale.grad.sum(), out.detach().sum().double())
+
+
 def test_gradient_of_a_directed_graph_flows_against_the_edges():
     g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 0], [1, 2]]), 3)
     x = randn(3, 1)

@@ -1,6 +1,7 @@
-"""Sizes at which others went wrong: gradients over 50,000 rows, and features of more than 2³¹ elements.
+"""Sizes at which others went wrong: gradients over 50,000 rows, 2²⁴ edges, and features of more than 2³¹ elements.
 
 The first is pytorch/pytorch#99848, where the gradient of a large CSR product was wrong and that of a small one right.
+The second is where TC-GNN's products of edges go wrong: it passes the number of an edge through a float32.
 """
 
 from __future__ import annotations
@@ -108,6 +109,17 @@ def test_gradients_over_more_than_fifty_thousand_rows(name, device):
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(2), dtype=out.dtype).to(device)
     for got, truth in zip(torch.autograd.grad(out, mine, upstream), torch.autograd.grad(want, theirs, upstream)):
         torch.testing.assert_close(got, truth, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_edges_beyond_two_to_the_24_keep_their_numbers(device):
+    edges = torch.arange(2**24 + 5, device=device)
+    source, target = edges % 4_099, edges * 7 % 4_093
+    g = tcg.TCGraph.from_edge_index(torch.stack([source, target]), 4_099, validate=False)
+    one, number = torch.ones(4_099, 1, device=device), torch.arange(4_099.0, device=device).unsqueeze(1)
+    assert torch.equal(tcg.sddmm(g, one, number), source.float())
+    assert torch.equal(tcg.sddmm(g, number, one), target.float())
+    assert torch.equal(tcg.gather_src(g, number[:, 0]), source.float())
 
 
 # --- beyond 2³¹ elements ---

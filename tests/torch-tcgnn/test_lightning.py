@@ -187,6 +187,10 @@ def test_bad_options_are_named(graph):
         FullGraph(dataclasses.replace(graph, y=None, val_mask=None))
     with pytest.raises(ValueError, match=r"translate=False.*edge weights"):
         FullGraph(dataclasses.replace(graph, edge_weight=torch.ones(graph.num_edges)), translate=False)
+    with pytest.raises(ValueError, match=r"reorder must be one of .*'x'"):
+        FullGraph(graph, reorder="x")
+    with pytest.raises(ValueError, match=r"path must be one of .*'x'"):
+        FullGraph(graph, path="x")
     with pytest.raises(ValueError, match=r"every_n_batches.*got 0"):
         GraphStatsMonitor(every_n_batches=0)
     with pytest.raises(ValueError, match=r"precision.*'fp8'"):

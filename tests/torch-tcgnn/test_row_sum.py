@@ -59,6 +59,15 @@ def test_float16_weights_are_normalised_by_degrees_that_float16_cannot_hold():
     torch.testing.assert_close(got.double(), want, rtol=2**-11, atol=0)
 
 
+def test_the_degree_of_a_hub_does_not_drift():
+    edges = 1_000_000
+    source = torch.arange(edges) % 1_000
+    edge_index, weight = torch.stack([source, torch.zeros_like(source)]), torch.full((edges,), 0.1)
+    got = tcg.TCGraph.from_edge_index(edge_index, 1_000, weight).gcn_norm().weight
+    want = tcg.TCGraph.from_edge_index(edge_index, 1_000, weight.double()).gcn_norm().weight
+    torch.testing.assert_close(got.double(), want, rtol=1e-6, atol=0)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", [False, True])
 def test_normalisation_on_a_gpu_gives_the_same_bits_again(mode):

@@ -142,6 +142,11 @@ def test_pointers_are_wide_before_a_step_past_the_end_overflows():
     assert tcg.TCGraph.from_edge_index(edge_list(), NODES).adjacency.rowptr.dtype == torch.int32
 
 
+def test_a_chunk_that_ends_beyond_int32_ends_with_the_rows():
+    rowptr = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    assert chunk.row_chunks(rowptr, 2**31) == [(0, 3)]
+
+
 def test_a_copy_and_the_operand_list_keep_the_width(wide):
     g = wide()
     assert tcg.TCGraph.from_dict(g.to_dict()).adjacency.rowptr.dtype == torch.int64

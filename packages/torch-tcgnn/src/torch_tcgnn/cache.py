@@ -1,8 +1,9 @@
 """Graphs translated once: a cache that remembers what it built for an ``edge_index`` as long as that object lives.
 
 An entry is found by the object itself (a weak reference, compared by identity) together with its version counter,
-shape, dtype, device and the caller's options. An address that a later tensor happens to reuse is therefore never a hit,
-and an in-place edit of ``edge_index`` is a miss. Edits PyTorch does not count (through NumPy, ``.data``) go unseen.
+shape, dtype, device, address and the caller's options. An address that a later tensor happens to reuse is therefore
+never a hit, and an in-place edit of ``edge_index``, or other ``.data``, is a miss. Edits that PyTorch does not count
+(through NumPy, in place through ``.data``) go unseen.
 
 ``clear``, ``info``, ``disabled`` and ``get`` of this module act on the one cache that all layers share, ``default``.
 """
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from .graph import TCGraph
 from .graph_arguments import check_count, check_sizes
@@ -223,7 +225,8 @@ def _fingerprints(objects: tuple[Any, ...]) -> tuple[tuple, ...] | None:
                 return None
             inner = getattr(obj, "_data", None) if type(obj) is not Tensor else None
             version = (obj._version, inner._version) if isinstance(inner, Tensor) else obj._version
-            prints.append((version, obj.shape, obj.dtype, obj.device))
+            address = obj.data_ptr() if type(obj) in (Tensor, Parameter) and obj.layout is torch.strided else None
+            prints.append((version, obj.shape, obj.dtype, obj.device, address))
         elif isinstance(obj, TCGraph):
             weight = obj.weight
             if weight is not None and (weight.is_inference() or weight.requires_grad):

@@ -6,7 +6,9 @@ import torch
 
 from .data import GraphData, load
 from .data.locate import Root
-from .graph_arguments import check_count, check_finite
+from .graph import PATHS
+from .graph_arguments import check_choice, check_count, check_finite
+from .reorder import REORDERS
 
 
 def check_classifier(model: object, num_classes: object, lr: float, weight_decay: float) -> None:
@@ -23,6 +25,12 @@ def check_classifier(model: object, num_classes: object, lr: float, weight_decay
     check_finite("weight_decay", weight_decay)
     if not (lr > 0 and weight_decay >= 0):
         raise ValueError(f"lr must be positive and weight_decay not negative, got lr={lr}, {weight_decay=}")
+
+
+def check_translation(reorder: str, path: str) -> None:
+    """Raise where a graph could not be translated so."""
+    check_choice("reorder", reorder, REORDERS)
+    check_choice("path", path, PATHS)
 
 
 def as_graph_data(data: GraphData | str, root: Root) -> GraphData:

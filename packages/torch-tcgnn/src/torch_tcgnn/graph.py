@@ -29,6 +29,7 @@ from .graph_arguments import (
     check_rowptr,
     check_sizes,
     check_state,
+    check_stored,
     largest_id_plus_one,
 )
 from .inference import outliving_inference
@@ -352,6 +353,9 @@ class TCGraph:
     def from_dict(cls, state: dict[str, Any]) -> TCGraph:
         """Rebuild what :meth:`to_dict` wrote; raises TypeError or ValueError on anything else."""
         check_state(state, ("rowptr", "col", "edge", "weight", "num_cols", "path", "reorder"))
+        check_choice("path", state["path"], PATHS)
+        check_choice("reorder", state["reorder"], REORDERS)
+        check_stored(state)
         adjacency = Adjacency(state["rowptr"], state["col"], state["edge"])
         return cls(adjacency, state["num_cols"], state["weight"], state["path"], state["reorder"])
 

@@ -116,6 +116,23 @@ def check_state(state: object, names: tuple[str, ...]) -> None:
         raise ValueError(f"state lacks {', '.join(missing)}, got {', '.join(map(str, state)) or 'nothing'}")
 
 
+def check_stored(state: dict[str, Any]) -> None:
+    """Raise where stored rows are none: kernels follow their numbers into memory, and a file may come from anywhere."""
+    rowptr, col, edge, num_cols = (state[name] for name in ("rowptr", "col", "edge", "num_cols"))
+    check_csr(rowptr, col, None)
+    check_tensor("edge", edge)
+    check_sizes("num_cols", (num_cols, num_cols))
+    if edge.dtype not in (torch.int32, torch.int64) or edge.shape not in ((0,), col.shape) or edge.device != col.device:
+        raise ValueError(f"edge must be empty or hold integers as col does, got {edge.dtype} {tuple(edge.shape)}")
+    check_edge_weight("weight", state["weight"], col.shape[0], col.device)
+    if not all(type(t) is Tensor and not t.is_meta for t in (rowptr, col, edge)):
+        return  # traced: no values
+    check_rowptr(rowptr, col)
+    for name, ids, end in (("col", col, num_cols), ("edge", edge, col.shape[0])):
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < end:
+            raise ValueError(f"{name} must lie in [0, {end}), got {int(ids.min())} to {int(ids.max())}")
+
+
 def check_csr(rowptr: Tensor, col: Tensor, size: object) -> None:
     """Raise where compressed rows are no tensors of one device, or ``size`` is no pair."""
     for name, t in (("rowptr", rowptr), ("col", col)):

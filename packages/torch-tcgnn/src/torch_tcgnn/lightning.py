@@ -29,7 +29,7 @@ from . import cache
 from .accelerate import accelerate, report, restore
 from .data import GraphData
 from .data.locate import Root
-from .fit_arguments import as_graph_data, check_classifier
+from .fit_arguments import as_graph_data, check_classifier, check_translation
 from .functional.arguments import PRECISIONS, Precision, check_choice
 from .graph import Path, TCGraph
 from .graph_arguments import check_count
@@ -331,7 +331,7 @@ class FullGraph(LightningDataModule):
 
     Raises:
         TypeError: ``data`` is neither a graph nor a name.
-        ValueError: the graph lacks ``x``, ``y`` or a mask; it has edge weights, which ``translate=False`` would lose.
+        ValueError: an unknown choice; no ``x``, ``y`` or mask; edge weights, which ``translate=False`` would lose.
         FileNotFoundError: the files of a named graph are not there.
 
     Example:
@@ -351,6 +351,7 @@ class FullGraph(LightningDataModule):
         path: Path = "auto",
     ) -> None:
         super().__init__()
+        check_translation(reorder, path)
         self.graph_data = as_graph_data(data, root)
         self.translate, self.reorder = translate, reorder
         self.path: Path = path

@@ -1,6 +1,7 @@
 """Sums over compressed rows in plain PyTorch: the same bits every time, and differentiable any number of times.
 
-``index_add`` on a GPU adds in the order in which its threads arrive; compressed rows have an order.
+``index_add`` on a GPU adds in the order in which its threads arrive; compressed rows have an order. Rows are added in
+float64: a million additions of 0.1 to one float32 number end 1 % too high.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class RowSum(torch.autograd.Function):
 
     @staticmethod
     def forward(entries: Tensor, rowptr: Tensor) -> Tensor:
-        return torch.segment_reduce(entries, "sum", offsets=rowptr.long(), axis=0)
+        total = torch.segment_reduce(entries.double(), "sum", offsets=rowptr.long(), axis=0)
+        return total.to(entries.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

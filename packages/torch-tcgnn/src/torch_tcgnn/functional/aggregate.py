@@ -114,14 +114,16 @@ def _divide(total: Tensor, g: TCGraph) -> Tensor:
     return (total / degree.view(-1, *[1] * (total.dim() - 1))).to(total.dtype)
 
 
-def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Precision | None = None) -> Tensor:
+def sddmm(
+    g: TCGraph, a: Tensor, b: Tensor, *, scale: float | Tensor = 1.0, precision: Precision | None = None
+) -> Tensor:
     """Sampled product: ``out[e] = scale · <a[i], b[j]>`` for every edge ``e: j → i``.
 
     Args:
         g: the graph.
         a: ``[M, D]`` or ``[M, H, D]`` target operand.
         b: ``[K, D]`` or ``[K, H, D]`` source operand of the same dtype.
-        scale: factor.
+        scale: factor; a tensor of one number may be learned.
         precision: see :func:`spmm`.
 
     Returns:
@@ -153,6 +155,8 @@ def sddmm(g: TCGraph, a: Tensor, b: Tensor, *, scale: float = 1.0, precision: Pr
         raise ValueError(f"scale must be one number, got shape {tuple(scale.shape)}")
     adj, adj_t = structures(g, a, b, dtype=a.dtype)
     out = products.sddmm(adj, adj_t, a, b, resolve_precision(precision, a))
+    if isinstance(scale, Tensor):
+        return out * scale.reshape(())
     return out if scale == 1.0 else out * scale
 
 

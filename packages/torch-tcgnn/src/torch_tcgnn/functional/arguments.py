@@ -12,6 +12,7 @@ from ..graph_arguments import check_choice as check_choice
 from ..graph_arguments import check_finite as check_finite
 from ..graph_arguments import check_probability as check_probability
 from ..graph_arguments import check_tensor as check_tensor
+from ..graph_arguments import is_count
 from ..ops.plain import Structure, needs_grad, plain_eager
 
 Precision = Literal["ieee", "tf32"]
@@ -112,7 +113,7 @@ def check_batch(name: str, t: Tensor, rows: int, g: TCGraph) -> None:
 
 def check_node_dim(node_dim: object) -> None:
     """Raise where ``node_dim`` is neither 0 nor -2."""
-    if isinstance(node_dim, bool) or node_dim not in NODE_DIMS:
+    if not is_count(node_dim) or node_dim not in NODE_DIMS:
         raise ValueError(f"node_dim must be {' or '.join(map(str, NODE_DIMS))}, got {node_dim!r}")
 
 

@@ -50,6 +50,7 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
     Raises:
         ValueError: a shape or device that does not fit.
         TypeError: ``x`` or ``weight`` is not floating point.
+        RuntimeError: ``g.path`` is ``"tc"``, and the device has no tensor cores.
 
     Example:
         >>> import torch, torch_tcgnn as tcg
@@ -65,6 +66,7 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
     weight = g.weight if weight is None else weight
     if weight is not None:
         check_weight(weight, x, g)
+    adjacency = g.prepared(x.dtype)
     path: Literal["cpu", "cuda"] = "cpu" if x.device.type == "cpu" else "cuda"
     if g.num_edges == 0 or x.numel() == 0:
         reason = f"there is nothing to add up: {g.num_edges} edges, x of shape {tuple(x.shape)}"
@@ -75,7 +77,6 @@ def explain(g: TCGraph, x: Tensor, weight: Tensor | None = None) -> Explanation:
 
     if x.dim() == 3 and (weight is None or weight.dim() == 1):  # one weight for all heads: spmm takes them as features
         x = x.flatten(1)
-    adjacency = g.prepared(x.dtype)
     choice = explain_spmm(adjacency, x, weight)
     predicted: dict[str, float] = {**predict_us(adjacency, x, weighted=weight is not None)}
     return Explanation(choice.kernel, choice.path, choice.reason, predicted)

@@ -1,1 +1,1 @@
-"""CPU kernels: SpMM as a sum over bags (FBGEMM) or MKL CSR, SDDMM as sampled matrix products."""
+"""CPU kernels: SpMM as a sum over bags (FBGEMM), SDDMM as sampled matrix products."""

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from ...adjacency import INT32_LIMIT, Adjacency
-from .extremum import row_chunks
 from .sddmm import sampled_product
 from .spmm import gather_sum
 
@@ -119,6 +118,19 @@ def chunks(adjacency: Adjacency, width: int, heads: int, num_cols: int) -> Itera
         return iter(whole)
     cuts = once(adjacency, ("cuts", most), lambda: row_chunks(adjacency.rowptr, most))
     return _cut(adjacency, cuts, heads, num_cols)
+
+
+def row_chunks(rowptr: Tensor, max_entries: int) -> list[tuple[int, int]]:
+    """Cut rows into ranges of at most ``max_entries`` entries (one longer row is a range of its own)."""
+    num_rows, bounds, first = rowptr.shape[0] - 1, [], 0
+    end = int(rowptr[-1])
+    while first < num_rows:
+        limit = min(int(rowptr[first]) + max(max_entries, 1), end)  # beyond, int32 may not hold it
+        last = int(torch.searchsorted(rowptr, limit, right=True)) - 1
+        last = min(max(last, first + 1), num_rows)
+        bounds.append((first, last))
+        first = last
+    return bounds
 
 
 def once(adjacency: Adjacency, key: Hashable, build: Callable[[], T]) -> T:

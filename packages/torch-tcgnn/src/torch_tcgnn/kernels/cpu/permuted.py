@@ -11,7 +11,9 @@ _KEPT = WeakTensorKeyDictionary()
 def permuted(weight: Tensor, index: Tensor) -> Tensor:
     """``weight[index]``, for a ``weight`` that does not train computed once and kept as long as both live.
 
-    A change in place is noticed as autograd notices it, by the tensor's version.
+    A change in place is noticed as autograd notices it, by the tensor's version, and another storage (``weight.data =
+    other``) by its address. What PyTorch does not count (through NumPy, in place through ``.data``) goes unseen. So do
+    the steps of fused optimizers: what was kept is dropped when the weight trains.
 
     Example:
         >>> import torch
@@ -20,11 +22,12 @@ def permuted(weight: Tensor, index: Tensor) -> Tensor:
         True
     """
     if weight.requires_grad or weight.is_inference():
+        _KEPT.pop(weight, None)
         return weight.index_select(0, index)
     kept = _KEPT.get(weight)
     if kept is None:
         kept = _KEPT[weight] = WeakTensorKeyDictionary()
-    found = kept.get(index)
-    if found is None or found[0] != weight._version:
-        found = kept[index] = weight._version, weight.index_select(0, index)
+    found, state = kept.get(index), (weight._version, weight.data_ptr())
+    if found is None or found[0] != state:
+        found = kept[index] = state, weight.index_select(0, index)
     return found[1]

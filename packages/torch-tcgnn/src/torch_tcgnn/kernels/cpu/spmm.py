@@ -1,22 +1,33 @@
 """Sparse × dense on the CPU.
 
 A row of ``A @ X`` is a weighted sum of the rows of ``X`` that the CSR row lists, which is what an embedding bag
-computes; PyTorch's is vectorised by FBGEMM and threaded over bags (see ``balance``). float16 and bfloat16 are computed
-in float32, and leave as float32 where that is asked for.
+computes; PyTorch's is vectorised by FBGEMM and threaded over bags (see ``balance``). It adds a row to one number, entry
+after entry, which drifts where a row is very long: such rows are added again, in pieces. float16 and bfloat16 are
+computed in float32, and leave as float32 where that is asked for.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...adjacency import Adjacency
+from ...bitblock import entries_of, exclusive_scan
 from .balance import balanced
 from .permuted import permuted
 
 REDUCED = (torch.float16, torch.bfloat16)
 WORTH_PERMUTING = 96
 """Features of a row from which on weights that lie in entry order are permuted for balanced rows at every call."""
+LONG = 4096
+"""Entries from which on a row is added in pieces: a million additions of 0.1 to one float32 number end at 100,958."""
+PIECE = 512
+"""Entries that are then added to one number."""
+
+_LONG_ROWS = WeakTensorKeyDictionary()
 
 
 def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -67,7 +78,59 @@ def gather_sum(
         values = values.detach().to(compute).contiguous()
     if rowptr.dtype != col.dtype:
         col = col.to(rowptr.dtype)
-    out = torch.nn.functional.embedding_bag(
-        col, rows, rowptr, mode="sum", per_sample_weights=values, include_last_offset=True
-    )
+    out = _bags(col, rows, rowptr, values)
+    long = long_rows(rowptr) if col.shape[0] > LONG else None
+    if long is not None:
+        value = None if values is None else values.index_select(0, long.entry)
+        sums = _bags(col.index_select(0, long.entry), rows, long.piece_ptr, value)
+        out.index_copy_(0, long.row, _bags(long.piece, sums, long.row_ptr, None))
     return out.to(table.dtype if out_dtype is None else out_dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class LongRows:
+    """The rows of more than :data:`LONG` entries, in pieces of at most :data:`PIECE`.
+
+    Attributes:
+        row: ``[L]`` int64: which rows they are.
+        entry: ``[e]``: their entries, row after row.
+        piece_ptr: ``[P + 1]``: first of ``entry`` in each piece.
+        piece: ``[P]``: 0, 1, 2, …
+        row_ptr: ``[L + 1]``: first piece of each row.
+    """
+
+    row: Tensor
+    entry: Tensor
+    piece_ptr: Tensor
+    piece: Tensor
+    row_ptr: Tensor
+
+
+def long_rows(rowptr: Tensor) -> LongRows | None:
+    """The long rows of an adjacency, ``None`` where there is none; found once."""
+    found = _LONG_ROWS.get(rowptr)
+    if found is None:
+        with torch.inference_mode(False):  # training may use what inference built
+            found = _LONG_ROWS[rowptr] = (_find_long_rows(rowptr),)
+    return found[0]
+
+
+def _find_long_rows(rowptr: Tensor) -> LongRows | None:
+    counts = rowptr.diff()
+    row = (counts > LONG).nonzero().view(-1)
+    if row.numel() == 0:
+        return None
+    counts = counts.index_select(0, row)
+    entry = entries_of(rowptr, row, int(counts.sum()))
+    row_ptr = exclusive_scan((counts + PIECE - 1) // PIECE)
+    of_row = torch.repeat_interleave(row_ptr.diff())
+    piece = torch.arange(of_row.shape[0])
+    start = exclusive_scan(counts).index_select(0, of_row) + (piece - row_ptr.index_select(0, of_row)) * PIECE
+    piece_ptr = torch.cat([start, start.new_tensor([entry.shape[0]])])
+    return LongRows(row, *(t.to(rowptr.dtype) for t in (entry, piece_ptr, piece, row_ptr)))
+
+
+def _bags(col: Tensor, rows: Tensor, starts: Tensor, values: Tensor | None) -> Tensor:
+    return torch.nn.functional.embedding_bag(
+        col, rows, starts, mode="sum", per_sample_weights=values, include_last_offset=True
+    )
