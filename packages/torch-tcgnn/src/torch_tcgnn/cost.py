@@ -11,10 +11,7 @@ user's own GPU (``python -m torch_tcgnn tune``) and read from a file.
 from __future__ import annotations
 
 import functools
-import json
 import math
-import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .cache_dir import cache_dir
+from .measured import read_measured, write_measured
 
 FORMAT = 1
 """Version of the file of fitted rates."""
@@ -133,18 +131,7 @@ def fitted_rates() -> dict[tuple[str, str], Rates]:
 
     A file that cannot be understood costs one warning, and the shipped rates apply.
     """
-    path = rates_file()
-    try:
-        return _parse(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        warnings.warn(
-            f"torch_tcgnn: {path} cannot be used ({error}); the shipped rates apply: delete it, or run "
-            "'python -m torch_tcgnn tune' again",
-            stacklevel=2,
-        )
-        return {}
+    return read_measured(rates_file(), _parse, "the shipped rates apply")
 
 
 def forget_rates() -> None:
@@ -164,10 +151,7 @@ def store_rates(device_name: str, fitted: Mapping[torch.dtype, Rates]) -> Path:
     devices: dict[str, dict[str, object]] = {}
     for (name, dtype), rates in sorted(known.items()):
         devices.setdefault(name, {})[dtype] = asdict(rates)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"format": FORMAT, "devices": devices}, indent=1), encoding="utf-8")
-    part.replace(path)
+    write_measured(path, {"format": FORMAT, "devices": devices})
     forget_rates()
     return path
 

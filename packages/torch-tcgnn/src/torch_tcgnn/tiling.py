@@ -8,9 +8,6 @@ hold them, and a later process finds it in a file. Where no measured bucket is n
 from __future__ import annotations
 
 import functools
-import json
-import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from .cache_dir import cache_dir
+from .measured import read_measured, write_measured
 
 FORMAT = 1
 """Version of the file."""
@@ -145,18 +143,7 @@ def stored_tilings() -> dict[str, Table]:
 
     A file that cannot be understood costs one warning, and the rules apply.
     """
-    path = tilings_file()
-    try:
-        return _parse(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        warnings.warn(
-            f"torch_tcgnn: {path} cannot be used ({error}); the launchers' rules apply: delete it, or run "
-            "'python -m torch_tcgnn tune' again",
-            stacklevel=2,
-        )
-        return {}
+    return read_measured(tilings_file(), _parse, "the launchers' rules apply")
 
 
 def forget_tilings() -> None:
@@ -178,10 +165,7 @@ def store_tilings(device_name: str, table: Table) -> Path:
         name: {kind: [_entry(*item) for item in sorted(measured.items())] for kind, measured in tables.items()}
         for name, tables in sorted(known.items())
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps({"format": FORMAT, "devices": devices}, indent=1), encoding="utf-8")
-    part.replace(path)
+    write_measured(path, {"format": FORMAT, "devices": devices})
     forget_tilings()
     return path
 

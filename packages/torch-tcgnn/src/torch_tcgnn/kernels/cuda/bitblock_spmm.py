@@ -56,11 +56,6 @@ class Config:
         )
 
 
-def supports(x: Tensor) -> bool:
-    """Whether the kernel takes features of this type."""
-    return x.dtype in TYPES
-
-
 def rule(dtype: torch.dtype, width: int) -> BlockTiling:
     """The tiling where ``tune`` measured none."""
     row_bytes, most = width * dtype.itemsize, 4 if dtype.itemsize == 4 else 2
