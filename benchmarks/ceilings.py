@@ -5,8 +5,6 @@ cache, from cache with buffers that stay in it. Compute rate = 2·n³ / time of 
 The best of several samples counts: a ceiling that a busy neighbour lowers would flatter every fraction.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -15,6 +13,7 @@ import torch
 from benchmarks.case import Case, Math, Run
 from benchmarks.clock import Clock, calls_per_sample, clock_for
 from benchmarks.result import Roofline
+from benchmarks.tf32 import tf32
 
 _MIB = 1 << 20
 _DTYPE = {
@@ -62,7 +61,7 @@ class Ceilings:
         if name not in self.measured:
             n = (4096 if kind in ("fp64", "fp32") else 8192) if self.device.type == "cuda" else 768
             a, b = (torch.ones(n, n, dtype=_DTYPE[kind], device=self.device) for _ in range(2))
-            with _tf32(kind == "tf32"):
+            with tf32(kind == "tf32"):
                 self.measured[name] = 2 * n**3 / self._seconds(lambda: a @ b)
         return self.measured[name]
 
@@ -88,14 +87,3 @@ class Ceilings:
         clock: Clock = clock_for(self.device)
         calls = calls_per_sample(clock, run, sample_ms=2.0)
         return min(clock.warm(run, calls) for _ in range(self.rounds)) / 1e3
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32 = before

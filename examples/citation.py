@@ -148,6 +148,18 @@ def load(name: str, root: str | os.PathLike[str] | None = None) -> data.GraphDat
     return replace(graph, x=graph.x / torch.where(total == 0, 1, total))
 
 
+def untrained(model: str, graph: data.GraphData, layers: Any) -> NodeClassifier:
+    """A model with new weights, to be trained by its recipe."""
+    kind = MODELS[model]
+    return NodeClassifier(
+        kind(layers, graph.num_features, graph.num_classes),
+        num_classes=graph.num_classes,
+        lr=kind.recipe.lr,
+        weight_decay=kind.recipe.weight_decay,
+        decayed=kind.recipe.decayed,
+    )
+
+
 @dataclass(frozen=True)
 class Run:
     """One training.
@@ -174,18 +186,10 @@ def train(
     """Train one model on one graph; `translate` hands its layers a `TCGraph`, else the `edge_index`."""
     seed_everything(seed, verbose=False)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    kind = MODELS[model]
-    recipe = kind.recipe
-    classifier = NodeClassifier(
-        kind(layers, graph.num_features, graph.num_classes),
-        num_classes=graph.num_classes,
-        lr=recipe.lr,
-        weight_decay=recipe.weight_decay,
-        decayed=recipe.decayed,
-    )
+    classifier = untrained(model, graph, layers)
     best, clock = BestWeights(), EpochClock()
     trainer = Trainer(
-        max_epochs=epochs or recipe.epochs,
+        max_epochs=epochs or MODELS[model].recipe.epochs,
         devices=1,
         callbacks=[clock, best, *callbacks],
         logger=False,

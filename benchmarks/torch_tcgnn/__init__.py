@@ -2,11 +2,22 @@
 
 One file a question and device: ``spmm_cpu``, ``sddmm_gpu``, ``layers_gpu``, … declare cases. Graphs and inputs are in
 `tasks` and `gpu_tasks`, float64 answers in `oracle` and `layer_steps`, how far sums may lie from them in `bounds`, the
-peers in `cpu_peers`, `gpu_peers` and `cusparse`; `facts`, `facts_gpu` and `accuracy` measure what is no race.
+peers in `cpu_peers`, `gpu_peers` and `cusparse`; `facts`, `facts_gpu`, `accuracy` and `accuracy_gpu` measure what is no
+race.
 """
 
 from benchmarks.case import Case, Fact
-from benchmarks.torch_tcgnn import accuracy, facts_gpu, layers_cpu, layers_gpu, sddmm_cpu, sddmm_gpu, spmm_cpu, spmm_gpu
+from benchmarks.torch_tcgnn import (
+    accuracy,
+    accuracy_gpu,
+    facts_gpu,
+    layers_cpu,
+    layers_gpu,
+    sddmm_cpu,
+    sddmm_gpu,
+    spmm_cpu,
+    spmm_gpu,
+)
 from benchmarks.torch_tcgnn import facts as facts_cpu
 
 PEERS = ("scipy", "torch-geometric")
@@ -22,4 +33,4 @@ def cases() -> list[Case]:
 
 def facts() -> list[Fact]:
     """All facts of the package."""
-    return [*facts_cpu.facts(), *facts_gpu.facts(), *accuracy.facts()]
+    return [*facts_cpu.facts(), *facts_gpu.facts(), *accuracy.facts(), *accuracy_gpu.facts()]

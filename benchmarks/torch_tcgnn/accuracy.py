@@ -15,6 +15,7 @@ import sys
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -33,15 +34,20 @@ TARGETS = {
 ALONE = [("gcn", "pubmed")]
 SEEDS = tuple(range(10))
 
-__all__ = ["facts"]
+__all__ = ["SEEDS", "TARGETS", "experiments", "facts"]
+
+
+def experiments() -> ModuleType:
+    """`examples/citation.py`; ImportError where lightning is missing."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.append(str(EXAMPLES))
+    return import_module("citation")
 
 
 @cache
 def _accuracy(model: str, graph: str, layers: str, seed: int) -> float:
     """Percent of the test nodes, of one training on the CPU."""
-    if str(EXAMPLES) not in sys.path:
-        sys.path.append(str(EXAMPLES))
-    citation = import_module("citation")
+    citation = experiments()
     run = citation.train(model, citation.load(graph), layers=import_module(layers), translate=layers == OURS, seed=seed)
     return run.accuracy
 
@@ -58,7 +64,7 @@ def _lead(model: str, graph: str, device: torch.device, seed: int) -> float:
 def _facts(model: str, graph: str) -> list[Fact]:
     target, published = TARGETS[model, graph]
     name = f"accuracy/{model}/{graph}"
-    # on the CPU alone: the trainings need lightning, which the project's environment has
+    # on the CPU alone: float32 is the only precision there; `accuracy_gpu` has those of a GPU
     declare = partial(Fact, seeds=SEEDS, tags=("accuracy", model, graph, "cpu"), devices=("cpu",))
     ours = declare(name=name, measure=partial(_measured, model, graph, OURS), unit="%", target=target, note=published)
     if (model, graph) in ALONE:

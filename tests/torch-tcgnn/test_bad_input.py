@@ -30,6 +30,11 @@ GRAPH_ERRORS = [
     (edges([[0], [1]]), TypeError, "edge_index must be a Tensor, got list"),
     (edges(EDGES, 2), ValueError, "edge_index holds node 2 in edge 2 (2, 1), but ids must lie in [0, 2)"),
     (edges(EDGES, (3, 2)), ValueError, "edge_index holds node 2 in edge 1 (1, 2), but ids must lie in [0, 2)"),
+    (
+        edges(EDGES, (2, 3), flow="target_to_source"),
+        ValueError,
+        "edge_index holds node 2 in edge 2 (2, 1), but ids must lie in [0, 2)",
+    ),
     (edges(EDGES, 0), ValueError, "edge_index holds node 0 in edge 0 (0, 1), but ids must lie in [0, 0)"),
     (edges(EDGES - 1), ValueError, "edge_index holds node -1 in edge 0 (-1, 0), but ids must lie in [0, 2147483647)"),
     (edges(EDGES.int() - 1, 3), ValueError, "edge_index holds node -1 in edge 0 (-1, 0), but ids must lie in [0, 3)"),

@@ -1,5 +1,7 @@
 """Bit blocks, decoded one bit at a time, give back the graph; the work list covers every block exactly once."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 import torch_tcgnn as tcg
@@ -141,7 +143,7 @@ def test_a_full_block_sets_every_bit():
 def test_work_items_cover_every_block_once_and_every_window(max_blocks):
     length = torch.tensor([0, 1, 7, 2, 0, 40, 5, 3])
     win_ptr = bitblock.exclusive_scan(length)
-    items, splits, partial_window = bitblock.work_list(win_ptr, max_blocks, torch.ones(8, dtype=torch.bool))
+    items, splits, partial_window = bitblock.work_list(win_ptr, max_blocks, None, longest=40)
     covered = sorted(block for _, begin, end, _ in items.tolist() for block in range(begin, end))
     assert covered == list(range(int(length.sum())))
     assert {window for window, *_ in items.tolist()} == set(range(8))
@@ -158,6 +160,40 @@ def test_work_items_cover_every_block_once_and_every_window(max_blocks):
         begins = [by_partial[p][1] for p in range(first, last)]
         assert [by_partial[p][0] for p in range(first, last)] == [window] * (last - first)
         assert begins == sorted(begins), "pieces are summed in the order of their blocks"
+
+
+@pytest.mark.parametrize("max_blocks", [2, 40])
+def test_all_windows_chosen_are_the_windows_when_nobody_chooses(max_blocks):
+    win_ptr = bitblock.exclusive_scan(torch.tensor([0, 1, 7, 2, 0, 40, 5, 3]))
+    chosen = torch.ones(8, dtype=torch.bool)
+    lists = [bitblock.work_list(win_ptr, max_blocks, mask, longest=40) for mask in (None, chosen)]
+    assert all(torch.equal(a, b) for a, b in zip(*lists))
+
+
+@pytest.mark.parametrize("max_blocks", [1, 64])
+@pytest.mark.parametrize("left_out", [-1, 0, 5])
+def test_shapes_tell_whether_every_window_has_items(left_out, max_blocks):
+    _, _, adjacency = random_entries(90, 400, 700)
+    adjacency = compress(adjacency.rows().clamp(min=8), adjacency.col, 90, 400)  # the first window is empty
+
+    def select(entries, blocks):
+        return torch.arange(entries.shape[0]) != left_out
+
+    blocks = bitblock.build(adjacency.rowptr, adjacency.col, 400, max_blocks=max_blocks, select=select)
+    assert (len(blocks.splits) > 0) == (max_blocks == 1)
+    assert blocks.has_all_windows == (left_out < 0) == bool(blocks.windows.all())
+
+
+def test_a_faster_way_is_asked_first_and_may_leave_a_pattern_to_sorting():
+    _, _, adjacency = random_entries(40, 25, 300)
+    rows = adjacency.rowptr, adjacency.col
+    by_sorting, asked = bitblock.build(*rows, 25), []
+    blocks = bitblock.build(*rows, 25, translate=lambda *arguments: asked.append(arguments))
+    assert asked == [(*rows, 8, None)]
+    assert all(torch.equal(a, b) for a, b in zip(blocks.tensors(), by_sorting.tensors()))
+    parts = {f.name: getattr(by_sorting, f.name, None) for f in fields(bitblock.Translation)}
+    found = bitblock.Translation(**parts | {"longest": int(by_sorting.win_ptr.diff().max())})
+    assert bitblock.build(*rows, 25, translate=lambda *_: found).block_col is found.block_col
 
 
 @pytest.mark.parametrize("reordered", [False, True])

@@ -221,6 +221,16 @@ def test_bad_gradients_reach_only_their_sources():
     assert x.grad[[0, 1, 3]].isfinite().all()
 
 
+def test_a_target_whose_edges_are_all_removed_has_no_attention():
+    g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1, 2], [0, 0, 1]]), 3)
+    logits = torch.tensor([[-INF], [-INF], [0.5]], requires_grad=True)
+    zero, h = torch.zeros(3, 1), torch.ones(3, 1, 2)
+    out, alpha = tcg.gat_attention(g, h, zero, zero, edge_logit=logits, return_attention=True)
+    assert alpha.tolist() == tcg.edge_softmax(g, logits).tolist() == [[0.0], [0.0], [1.0]]
+    assert out[:, 0, 0].tolist() == [0.0, 1.0, 0.0]
+    assert torch.autograd.grad(tcg.edge_softmax(g, logits).square().sum(), logits)[0].isfinite().all()
+
+
 def test_extremum_of_equal_infinities_is_not_nan():
     g = tcg.TCGraph.from_edge_index(torch.tensor([[0, 1], [0, 0]]), 2)
     x = torch.full((2, 1), -INF, requires_grad=True)

@@ -99,6 +99,10 @@ def test_a_tiling_that_was_not_timed_on_every_graph_cannot_win():
     assert best("rows", BUCKET, [{RULE: 1.0, OTHER: 0.5}, {RULE: 1.0}]).tiling is None
 
 
+def test_graphs_of_one_bucket_with_different_rules_keep_them():
+    assert best("rows", BUCKET, [{RULE: 1.0, OTHER: 0.5}, {THIRD: 1.0}]).tiling is None
+
+
 def test_ratios_are_taken_round_by_round(monkeypatch):
     """A clock that slows down from round to round: medians of times would mix its phases."""
 
@@ -126,6 +130,12 @@ def test_winners_are_stored_and_looked_up_by_shape(bench):
         assert chosen.warps == 8
     assert tiling_on(0, "rows", 4, 128, many.num_nodes, many.num_edges) is None, "a width that was not timed"
     assert all(rounds == 3 and device.type == "cpu" for device, rounds, _ in bench)
+
+
+def test_a_width_without_alignment_is_timed_as_it_runs(bench):
+    assert {one.bucket for one in tune_tilings.tune_tilings(widths=(41,))} == {
+        one.bucket for one in tune_tilings.tune_tilings(widths=(48,))
+    }
 
 
 def test_types_of_one_size_are_timed_once(bench):

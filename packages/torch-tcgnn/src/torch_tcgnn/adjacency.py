@@ -119,15 +119,17 @@ def compress(row: Tensor, col: Tensor, num_rows: int, num_cols: int) -> Adjacenc
             return compress(row, col, num_rows, num_cols)
     index_dtype, stride = pointer_type(row.shape[0]), max(num_cols, 1)
     key_dtype = integer_below(num_rows * stride + 1)
-    key = (row.to(key_dtype) * stride).add_(col)
-    starts = (torch.arange(num_rows + 1, device=row.device) * stride).to(key_dtype)
+    wide = row if row.dtype.itemsize >= key_dtype.itemsize else row.to(key_dtype)
+    key = torch.add(col, wide, alpha=stride).to(key_dtype)
+    starts = torch.arange(num_rows + 1, device=row.device, dtype=key_dtype) * stride
     if not torch.compiler.is_compiling() and bool((key[1:] >= key[:-1]).all()):
         order = row.new_empty(0, dtype=index_dtype)
         col = col.to(torch.int32, copy=True)
     else:
         key, order = key.sort(stable=True)
         col, order = col.index_select(0, order).to(torch.int32), order.to(index_dtype)
-    return Adjacency(torch.searchsorted(key, starts).to(index_dtype), col, order)
+    rowptr = torch.searchsorted(key, starts, out_int32=index_dtype == torch.int32)
+    return Adjacency(rowptr, col, order)
 
 
 def pointer_type(num_entries: int) -> torch.dtype:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,30 @@ MANY_BLOCKS = 1 << 17
 """Blocks from which on work items may be longer: there are enough of them to fill a GPU."""
 Select = Callable[[Tensor, Tensor], Tensor]
 """``(entries, blocks)``, each ``[W]``, to the ``[W]`` boolean mask of the windows that get blocks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """Blocks before they are cut into work items. Names, shapes and types as those of :class:`BitBlocks`, except:
+
+    Attributes:
+        win_ptr: ``[W + 1]`` int64.
+        longest: blocks of the window that has most.
+        chosen: ``[W]`` boolean: the windows that got blocks; ``None``: all.
+    """
+
+    win_ptr: Tensor
+    longest: int
+    chosen: Tensor | None
+    block_col: Tensor
+    block_mask: Tensor
+    block_slot: Tensor
+    slot_entry: Tensor
+    slot_ptr: Tensor
+
+
+Translate = Callable[[Tensor, Tensor, int, Select | None], Translation | None]
+"""``(rowptr, col, height, select)`` to the blocks, or to ``None`` for a pattern that it leaves to sorting."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +97,12 @@ class BitBlocks:
     @property
     def num_slots(self) -> int:
         return self.slot_ptr.shape[0] - 1 if self.slot_ptr.numel() else self.slot_entry.shape[0]
+
+    @property
+    def has_all_windows(self) -> bool:
+        """Whether every window has work items; shapes tell, the device is not asked."""
+        whole = self.items.shape[0] - self.partial_window.shape[0]
+        return whole + self.splits.shape[0] == self.win_ptr.shape[0] - 1
 
     @property
     def windows(self) -> Tensor:
@@ -123,6 +153,7 @@ def build(
     max_blocks: int | None = None,
     row_order: Tensor | None = None,
     select: Select | None = None,
+    translate: Translate | None = None,
 ) -> BitBlocks:
     """Translate compressed rows into :class:`BitBlocks`; whole-tensor operations only, on any device.
 
@@ -135,6 +166,7 @@ def build(
             that would leave a large GPU short of items.
         row_order: ``[num_rows]`` integer permutation: which rows share a window (see ``reorder``).
         select: which windows get blocks; default: all.
+        translate: a faster way to the same blocks; patterns that it leaves are sorted.
     """
     if height not in (8, 16):
         raise ValueError(f"height must be 8 or 16, got {height}")
@@ -145,29 +177,51 @@ def build(
         entry = entries_of(rowptr, row_order, col.shape[0])
         rowptr = exclusive_scan(rowptr.diff().index_select(0, row_order)).to(index_dtype)
         col = col.index_select(0, entry)
-    parts = []
-    for rows, entries in _window_ranges(rowptr, col.shape[0], height, at_once=select is not None):
-        part = _translate(rowptr[rows.start : rows.stop + 1], col[entries], num_cols, height, select)
-        *sizes, slot_entry, first = part
-        parts.append((*sizes, *((t + entries.start).to(index_dtype) for t in (slot_entry, first))))
-    chosen, per_window, block_col, block_mask, per_block, slot_entry, first = map(torch.cat, zip(*parts))
-    win_ptr = exclusive_scan(per_window)
-    has_duplicates = first.shape[0] != slot_entry.shape[0]
+    found = None if translate is None else translate(rowptr, col, height, select)
+    if found is None:
+        found = _by_sorting(rowptr, col, num_cols, height, select)
+    num_blocks, win_ptr, slot_entry = found.block_col.shape[0], found.win_ptr.to(torch.int32), found.slot_entry
     if max_blocks is None:
-        max_blocks = 64 if per_block.shape[0] >= MANY_BLOCKS else 32
-    items, splits, partial_window = work_list(win_ptr, max_blocks, chosen)
+        max_blocks = 64 if num_blocks >= MANY_BLOCKS else 32
+    items, splits, partial_window = work_list(win_ptr, max_blocks, found.chosen, longest=found.longest)
     return BitBlocks(
-        win_ptr=win_ptr.to(torch.int32),
-        block_col=block_col.view(-1, WIDTH),
-        block_mask=block_mask.view(-1, height // 8),
-        block_slot=exclusive_scan(per_block).to(index_dtype),
+        win_ptr=win_ptr,
+        block_col=found.block_col,
+        block_mask=found.block_mask,
+        block_slot=found.block_slot,
         slot_entry=slot_entry if entry is None else entry.index_select(0, slot_entry).to(index_dtype),
-        slot_ptr=torch.cat([first, first.new_tensor([slot_entry.shape[0]])]) if has_duplicates else first[:0],
+        slot_ptr=found.slot_ptr,
         items=items,
         splits=splits,
         partial_window=partial_window,
-        row_order=win_ptr.new_empty(0, dtype=torch.int32) if row_order is None else row_order.to(torch.int32),
+        row_order=win_ptr.new_empty(0) if row_order is None else row_order.to(torch.int32),
     )
+
+
+def _by_sorting(rowptr: Tensor, col: Tensor, num_cols: int, height: int, select: Select | None) -> Translation:
+    """The blocks of any pattern, by sorting entries; arguments as those of :func:`build`."""
+    index_dtype, chosen, parts = rowptr.dtype, None, []
+    for rows, entries in _window_ranges(rowptr, col.shape[0], height, at_once=select is not None):
+        part = _translate(rowptr[rows.start : rows.stop + 1], col[entries], num_cols, height, select)
+        chosen, *sizes, slot_entry, first = part
+        parts.append((*sizes, *(_shifted(t, entries.start).to(index_dtype) for t in (slot_entry, first))))
+    joined = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts))
+    per_window, block_col, block_mask, per_block, slot_entry, first = joined
+    has_duplicates = first.shape[0] != slot_entry.shape[0]
+    return Translation(
+        win_ptr=exclusive_scan(per_window),
+        longest=int(per_window.max()) if per_window.shape[0] else 0,
+        chosen=chosen,
+        block_col=block_col.view(-1, WIDTH),
+        block_mask=block_mask.view(-1, height // 8),
+        block_slot=exclusive_scan(per_block).to(index_dtype),
+        slot_entry=slot_entry,
+        slot_ptr=torch.cat([first, first.new_tensor([slot_entry.shape[0]])]) if has_duplicates else first[:0],
+    )
+
+
+def _shifted(numbers: Tensor, by: int) -> Tensor:
+    return numbers + by if by else numbers
 
 
 def _window_ranges(rowptr: Tensor, num_edges: int, height: int, at_once: bool) -> list[tuple[slice, slice]]:
@@ -183,8 +237,8 @@ def _window_ranges(rowptr: Tensor, num_edges: int, height: int, at_once: bool) -
     return [(slice(*r), slice(*e)) for r, e in zip(rows, entries)]
 
 
-def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int, select: Select | None) -> tuple[Tensor, ...]:
-    """The parts of :class:`BitBlocks` for some rows, whole windows, and their entries."""
+def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int, select: Select | None) -> tuple[Any, ...]:
+    """Mask of the chosen windows (``None``: all), then the blocks and slots of some rows, whole windows."""
     device, num_rows = col.device, rowptr.shape[0] - 1
     row_bits = height.bit_length() - 1
     row = torch.repeat_interleave(rowptr.diff(), output_size=col.shape[0])
@@ -208,10 +262,12 @@ def _translate(rowptr: Tensor, col: Tensor, num_cols: int, height: int, select: 
     vector_ptr = torch.searchsorted(vectors, window_start)
     per_window = (vector_ptr.diff() + WIDTH - 1) // WIDTH
     window = torch.repeat_interleave(vector_ptr.diff(), output_size=vectors.shape[0])
-    chosen = torch.ones_like(per_window, dtype=torch.bool)
+    chosen = None
     if select is not None:
         chosen = select(torch.cat([rowptr[:-1:height], rowptr[-1:]]).diff(), per_window)
-        if not chosen.all():
+        if chosen.all():
+            chosen = None
+        else:
             kept = chosen.index_select(0, window)
             vectors, window = vectors[kept], window[kept]
             kept = kept.index_select(0, head.cumsum(0).sub_(1))
@@ -253,16 +309,19 @@ def _layers(row: Tensor, col: Tensor) -> Tensor | None:
     return (position - first) // COPIES
 
 
-def work_list(win_ptr: Tensor, max_blocks: int, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def work_list(
+    win_ptr: Tensor, max_blocks: int, chosen: Tensor | None, *, longest: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """``items, splits, partial_window``: windows cut into pieces of at most ``max_blocks`` blocks, longest first.
 
-    A chosen window without entries keeps one empty item: somebody has to write its zero rows.
+    ``longest``: blocks of the longest window. A chosen window (``None``: any) without entries keeps one empty item:
+    somebody has to write its zero rows.
     """
-    length = win_ptr.diff()
-    if not bool((length > max_blocks).any()):
-        return _whole_windows(win_ptr, length, chosen)
-    device = win_ptr.device
-    pieces = torch.maximum((length + max_blocks - 1) // max_blocks, chosen)
+    if longest <= max_blocks:
+        return _whole_windows(win_ptr, chosen)
+    win_ptr, device = win_ptr.long(), win_ptr.device
+    pieces = (win_ptr.diff() + (max_blocks - 1)) // max_blocks
+    pieces = pieces.clamp_(min=1) if chosen is None else torch.maximum(pieces, chosen)
     window = torch.repeat_interleave(pieces)
     first_item = exclusive_scan(pieces)
     piece = torch.arange(window.shape[0], device=device) - first_item.index_select(0, window)
@@ -280,13 +339,14 @@ def work_list(win_ptr: Tensor, max_blocks: int, chosen: Tensor) -> tuple[Tensor,
     return items.to(torch.int32).contiguous(), splits.to(torch.int32).contiguous(), partial_window.to(torch.int32)
 
 
-def _whole_windows(win_ptr: Tensor, length: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _whole_windows(win_ptr: Tensor, chosen: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """:func:`work_list` where no window is too long."""
-    window = chosen.nonzero().view(-1)
-    order = length.index_select(0, window).sort(descending=True, stable=True)[1]
-    window = window.index_select(0, order)
-    ends = win_ptr[:-1].index_select(0, window), win_ptr[1:].index_select(0, window)
-    items = torch.stack([window, *ends, torch.full_like(window, -1)], dim=1).to(torch.int32)
+    length, window = win_ptr.diff(), None if chosen is None else chosen.nonzero().view(-1)
+    order = (length if window is None else length[window]).sort(descending=True, stable=True)[1]
+    window = order if window is None else window[order]
+    ends = (end.to(torch.int32).index_select(0, window) for end in (win_ptr[:-1], win_ptr[1:]))
+    window = window.to(torch.int32)
+    items = torch.stack([window, *ends, torch.full_like(window, -1)], dim=1)
     return items, items.new_empty(0, 3), items.new_empty(0)
 
 

@@ -237,7 +237,7 @@ def prefer_blocks_by_window(
     an_entry = rates.rows.per_entry + rates.rows.per_byte * row_bytes
     lost = (blocks * a_block).add_(entries, alpha=-an_entry).add_(a_window - 8 * a_row)
     sums = torch.stack([lost.clamp(max=0).sum(), (lost < 0).sum(), blocks.sum(), entries.sum()])
-    gained, preferring, num_blocks, num_entries = sums.double().tolist()
+    gained, preferring, num_blocks, num_entries = sums.tolist()
     num_windows = max(entries.shape[0], 1)
     all_tc = rates.blocks.fixed + (a_window * num_windows + a_block * num_blocks) / 1e6
     all_cuda = rates.rows.fixed + (8 * a_row * num_windows + an_entry * num_entries) / 1e6

@@ -34,7 +34,7 @@ from .graph_arguments import (
 )
 from .inference import outliving_inference
 from .normalisation import symmetric, with_loops
-from .reorder import REORDERS
+from .reorder import REORDERS, check_order
 from .settle import check_not_captured, settle
 from .stats import GraphStats
 from .views import Views
@@ -102,7 +102,7 @@ class TCGraph:
 
         Raises:
             ValueError: shape or dtype of ``edge_index``, an id out of range (the first such edge is named), a weight of
-                the wrong length, an unknown ``flow``, ``reorder`` or ``path``.
+                the wrong length, an unknown ``flow``, ``reorder`` or ``path``, an order that needs a square graph.
             TypeError: ``edge_weight`` is not floating point, ``num_nodes`` is no count.
         """
         check_choice("flow", flow, FLOWS)
@@ -116,15 +116,15 @@ class TCGraph:
                 num_nodes = stored
             edge_index = plain()
         if num_nodes is None:
-            num_nodes = largest_id_plus_one(edge_index)
+            num_nodes, validate = largest_id_plus_one(edge_index), False
         sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         num_cols, num_rows = check_sizes("num_nodes", sizes)
+        if validate:
+            check_ids(edge_index, (num_cols, num_rows))
         source, target = (0, 1) if flow == "source_to_target" else (1, 0)
         if flow == "target_to_source":
             num_cols, num_rows = num_rows, num_cols
-        if validate:
-            check_ids(edge_index, source, num_cols)
-            check_ids(edge_index, target, num_rows)
+        check_order(reorder, num_rows, num_cols)
         check_edge_weight("edge_weight", edge_weight, edge_index.shape[1], edge_index.device)
         adjacency = compress(edge_index[target], edge_index[source], num_rows, num_cols)
         return cls(adjacency, num_cols, edge_weight, path, reorder)
@@ -167,7 +167,8 @@ class TCGraph:
             raise ValueError(f"size must have {num_rows} rows, as rowptr has, got {size}")
         row = torch.repeat_interleave(rowptr.long().diff(), output_size=col.shape[0])
         if validate:
-            check_ids(torch.stack([col.long(), row]), 0, num_cols, name="col")
+            check_ids(torch.stack([col.long(), row]), (num_cols, None), name="col")
+        check_order(reorder, num_rows, num_cols)
         check_edge_weight("value", value, col.shape[0], col.device)
         return cls(compress(row, col, num_rows, num_cols), num_cols, value, path, reorder)
 

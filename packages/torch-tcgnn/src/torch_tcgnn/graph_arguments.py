@@ -80,10 +80,9 @@ def largest_id_plus_one(edge_index: Tensor) -> int:
     """
     if edge_index.numel() == 0:
         return 0
-    low, high = (int(end) for end in edge_index.aminmax())
+    low, high = torch.stack(edge_index.aminmax()).tolist()
     if low < 0 or high >= LARGEST_ID:
-        for which in (0, 1):
-            check_ids(edge_index, which, LARGEST_ID)
+        check_ids(edge_index, (LARGEST_ID, LARGEST_ID))
     return high + 1
 
 
@@ -162,24 +161,32 @@ def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
         raise ValueError(f"rowptr must end at the number of edges {col.shape[0]}, got {int(rowptr[-1])}")
 
 
-def check_ids(edge_index: Tensor, which: int, size: int, name: str = "edge_index") -> None:
-    """Raise where row ``which`` of ``edge_index`` holds an id outside ``[0, size)``; names the first such edge.
+def check_ids(edge_index: Tensor, sizes: tuple[int | None, int | None], name: str = "edge_index") -> None:
+    """Raise where a row of ``edge_index`` holds an id outside ``[0, its size)``; names the first such edge.
+
+    A row whose size is ``None`` is not looked at. One synchronisation with the device.
 
     A compiled program asserts the same when it runs, without waiting: on a CPU as a RuntimeError, on a GPU as the
     device's assertion, instead of reading memory that is not there.
     """
-    ids = edge_index[which]
+    rows = [(edge_index[which], size) for which, size in enumerate(sizes) if size is not None]
     if torch.compiler.is_compiling():
-        inside = ((ids >= 0) & (ids < size)).all()
-        torch.ops.aten._assert_async.msg(inside, f"{name} holds a node outside [0, num_nodes)")
+        for ids, size in rows:
+            inside = ((ids >= 0) & (ids < size)).all()
+            torch.ops.aten._assert_async.msg(inside, f"{name} holds a node outside [0, num_nodes)")
         return
-    if ids.is_meta:
+    if not rows:
+        return
+    if edge_index.is_meta:
         raise ValueError(f"{name} is on meta, where ids have no values: move it with .to(), or pass validate=False")
-    if ids.numel() == 0 or (int(ids.min()) >= 0 and int(ids.max()) < size):
+    if edge_index.shape[1] == 0:
         return
-    bad = int(((ids < 0) | (ids >= size)).nonzero()[0])
-    pair = tuple(edge_index[:, bad].tolist())
-    raise ValueError(f"{name} holds node {int(ids[bad])} in edge {bad} {pair}, but ids must lie in [0, {size})")
+    ends = torch.stack([end for ids, _ in rows for end in ids.aminmax()]).tolist()
+    for (ids, size), low, high in zip(rows, ends[::2], ends[1::2]):
+        if low < 0 or high >= size:
+            bad = int(((ids < 0) | (ids >= size)).nonzero()[0])
+            pair = tuple(edge_index[:, bad].tolist())
+            raise ValueError(f"{name} holds node {int(ids[bad])} in edge {bad} {pair}, but ids must lie in [0, {size})")
 
 
 def check_edge_weight(name: str, weight: Tensor | None, num_edges: int, device: torch.device) -> None:

@@ -38,11 +38,12 @@ def segment_sum(row: Tensor, values: Tensor, num_rows: int) -> Tensor:
 
 
 def edge_softmax(row: Tensor, logits: Tensor, num_rows: int) -> Tensor:
-    """Softmax of ``logits`` (``[E]`` or ``[E, H]``) over the edges that share a row."""
+    """Softmax of ``logits`` (``[E]`` or ``[E, H]``) over the edges that share a row; 0 where all of them are −inf."""
     index = row.view(-1, *[1] * (logits.dim() - 1)).expand_as(logits)
     top = logits.new_full((num_rows, *logits.shape[1:]), float("-inf")).scatter_reduce(0, index, logits, "amax")
-    weight = (logits - top[row]).exp()
-    return weight / segment_sum(row, weight, num_rows)[row]
+    weight = (logits - top.where(top != float("-inf"), 0)[row]).exp()
+    total = segment_sum(row, weight, num_rows)
+    return weight / total.where(total != 0, 1)[row]
 
 
 def additive_logits(

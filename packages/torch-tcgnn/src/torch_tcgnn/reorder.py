@@ -21,6 +21,12 @@ LEAST_GAIN = 0.03
 """Share of the predicted time that an order must save to be used."""
 
 
+def check_order(name: str, num_rows: int, num_cols: int) -> None:
+    """Raise ValueError where no pattern of this shape has the order ``name``."""
+    if name in ("rcm", "community") and num_rows != num_cols:
+        raise ValueError(f"reorder={name!r} needs a square graph, got {num_rows} rows and {num_cols} columns")
+
+
 def useful_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
     """The order ``name`` where it pays, else ``None``.
 
@@ -54,13 +60,12 @@ def row_order(adjacency: Adjacency, num_cols: int, name: str) -> Tensor | None:
             signatures sorted) or ``"community"`` (communities by modularity, in them by common neighbours).
 
     Raises:
-        ValueError: ``"rcm"`` or ``"community"`` on a bipartite pattern.
+        ValueError: see :func:`check_order`.
         ImportError: ``"rcm"`` without SciPy.
     """
     if name == "none":
         return None
-    if name in ("rcm", "community") and adjacency.num_rows != num_cols:
-        raise ValueError(f"reorder={name!r} needs a square graph, got {adjacency.num_rows} rows and {num_cols} columns")
+    check_order(name, adjacency.num_rows, num_cols)
     if name == "community":
         return community_order(adjacency, num_cols, _lsh(adjacency))
     return {"degree": _degree, "rcm": _rcm, "lsh": _lsh}[name](adjacency)

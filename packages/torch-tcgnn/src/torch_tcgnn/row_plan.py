@@ -66,24 +66,28 @@ def plan_rows(rowptr: Tensor, *, longest: int = LONGEST, rows: Tensor | None = N
         longest: entries from which on a row is cut.
         rows: ``[R]`` integer: the rows to plan for; default: all.
     """
-    dtype = rowptr.dtype
-    begin, end = rowptr[:-1], rowptr[1:]
+    dtype, length = rowptr.dtype, rowptr.diff()
     if rows is not None:
-        begin, end = begin.index_select(0, rows), end.index_select(0, rows)
-    length = end - begin
+        length = length.index_select(0, rows)
     wide = min(WIDE, longest)
-    key = torch.where(length > wide, length, (length + (TRIP - 1)) >> TRIP_BITS)
+    is_wide, is_cut = length > wide, length > longest
+    key = torch.where(is_wide, length, (length + (TRIP - 1)) >> TRIP_BITS)
     place = key.sort(descending=True, stable=True)[1]
     row = place if rows is None else rows.index_select(0, place)
-    items = torch.stack([row.to(dtype), begin.index_select(0, place), end.index_select(0, place)], dim=1)
-    num_cut, num_wide = torch.stack([(length > longest).sum(), (length > wide).sum()]).tolist()
+    ends = (end.index_select(0, row) for end in (rowptr[:-1], rowptr[1:]))
+    items = torch.stack([row.to(dtype), *ends], dim=1)
+    num_wide, num_cut = torch.stack([is_wide.sum(), is_cut.sum()]).tolist()
+    wide_rows, short = _own(items[num_cut:num_wide]), _own(items[num_wide:])
+    if num_cut == 0:
+        none = items.new_empty(0, 3)
+        return RowPlan(pieces=none, wide=wide_rows, short=short, cut_rows=none)
     cut = items[:num_cut].long()
     count = (cut[:, 2] - cut[:, 1] + (longest - 1)) // longest
     first = exclusive_scan(count)
     return RowPlan(
         pieces=_pieces(cut, count, first, longest).to(dtype),
-        wide=_own(items[num_cut:num_wide]),
-        short=_own(items[num_wide:]),
+        wide=wide_rows,
+        short=short,
         cut_rows=torch.stack([cut[:, 0], first[:-1], first[1:]], dim=1).to(dtype),
     )
 
@@ -95,8 +99,6 @@ def _own(items: Tensor) -> Tensor:
 
 def _pieces(cut: Tensor, count: Tensor, first: Tensor, longest: int) -> Tensor:
     """The rows of ``cut`` in pieces of ``longest`` entries: ``count`` of each, numbered from ``first`` on."""
-    if cut.shape[0] == 0:
-        return cut
     owner = torch.arange(cut.shape[0], device=cut.device).repeat_interleave(count)
     begin = cut[:, 1][owner] + (torch.arange(owner.shape[0], device=cut.device) - first[owner]) * longest
     end = torch.minimum(begin + longest, cut[:, 2][owner])

@@ -18,6 +18,7 @@ from torch import Tensor
 from . import data
 from .graph import TCGraph
 from .kernels.cuda import bitblock_spmm, csr_spmm
+from .kernels.cuda.padding import stored_width
 from .row_plan import FEW_ENTRIES
 from .stopwatch import kernel_samples_us
 from .tiling import CHOICES, SHARED_BYTES, BlockTiling, Bucket, Kind, Tiling, bucket_of, store_tilings
@@ -88,7 +89,7 @@ def measure(
     """Time an unweighted SpMM over ``graph`` under each tiling: medians of its times over the rule's of that round."""
     g = TCGraph.from_edge_index(graph.edge_index, graph.num_nodes, path="cuda", validate=False)
     for width in widths:
-        x = torch.ones(g.num_cols, width, dtype=dtype, device=g.device)
+        x = torch.ones(g.num_cols, stored_width(width, dtype.itemsize), dtype=dtype, device=g.device)
         out = x.new_empty(g.num_rows, width)
         for kind, sizes, rule, configure, run in _kernels(g, x, out):
             timed = candidates(rule, dtype.itemsize, configure)
@@ -98,29 +99,31 @@ def measure(
                 tiling: statistics.median(us / by_rule for us, by_rule in zip(taken, samples[rule], strict=True))
                 for tiling, taken in samples.items()
             }
-            yield kind, bucket_of(dtype.itemsize, width, *sizes), relative
+            yield kind, bucket_of(dtype.itemsize, x.shape[1], *sizes), relative
 
 
 def _kernels(
     g: TCGraph, x: Tensor, out: Tensor
 ) -> Iterator[tuple[Kind, tuple[int, int], Tiling, Callable[[Any], Hashable], Callable[[Any], None]]]:
     """Each kernel: its kind, (rows, entries) or (items, blocks), the rule's tiling, and how to configure and run it."""
-    width = x.shape[1]
+    width, summed = x.shape[1], out.shape[1]
     a, plan, blocks = g.adjacency, g.views.plan, g.views.blocks
     yield (
         "rows",
         (a.num_rows, a.num_edges),
-        csr_spmm.rule(x.dtype, width, a.num_edges < FEW_ENTRIES, csr_spmm.are_long(a.num_rows, a.num_edges), False),
-        lambda tiling: csr_spmm.configure(x.dtype, width, 16, False, plan.short.dtype, a.col.dtype, False, tiling),
+        csr_spmm.rule(x.dtype, width, a.num_edges < FEW_ENTRIES, a.num_edges // a.num_rows, False),
+        lambda tiling: csr_spmm.configure(
+            x.dtype, width, 16, False, plan.short.dtype, a.col.dtype, False, tiling, summed
+        ),
         lambda config: csr_spmm.gather_sum(plan, a.col, a.edge, x, None, out, config),
     )
     with_blocks = g.views.on(a, ("tc",), x.dtype)
-    aligned, wide = width * x.element_size() % 16 == 0, a.rowptr.dtype == torch.int64
+    tail, wide = summed * x.element_size() % 16 != 0, a.rowptr.dtype == torch.int64
     yield (
         "blocks",
         (blocks.items.shape[0], blocks.num_blocks),
         bitblock_spmm.rule(x.dtype, width),
-        lambda tiling: bitblock_spmm.configure(x.dtype, width, aligned, False, "ieee", wide, False, tiling),
+        lambda tiling: bitblock_spmm.configure(x.dtype, width, tail, False, "ieee", wide, False, tiling),
         lambda config: bitblock_spmm.multiply(with_blocks, x, None, "ieee", out, config),
     )
 
@@ -144,6 +147,8 @@ def candidates(rule: Tiling, element_bytes: int, configure: Callable[[Any], Hash
 def best(kind: Kind, bucket: Bucket, several: Sequence[dict[Tiling, float]]) -> Found:
     """The tiling with the least geometric mean of its ratios over the graphs of a bucket, if that is low enough.
 
+    The rule stays as well where no tiling was timed on all of them: rules that differ know more than the bucket.
+
     Args:
         kind: of the kernel.
         bucket: of the graphs.
@@ -158,7 +163,8 @@ def best(kind: Kind, bucket: Bucket, several: Sequence[dict[Tiling, float]]) -> 
         True
     """
     timed_everywhere = set.intersection(*map(set, several))
-    mean, tiling = min((statistics.geometric_mean(ratios[t] for ratios in several), t) for t in timed_everywhere)
-    if mean > 1 - LEAST_GAIN:
+    means = {t: statistics.geometric_mean(ratios[t] for ratios in several) for t in timed_everywhere}
+    tiling = min(means, key=lambda t: (means[t], t), default=None)
+    if tiling is None or means[tiling] > 1 - LEAST_GAIN:
         return Found(kind, bucket, None, 0.0)
-    return Found(kind, bucket, tiling, 1 - mean)
+    return Found(kind, bucket, tiling, 1 - means[tiling])

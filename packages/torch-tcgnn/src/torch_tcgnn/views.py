@@ -18,6 +18,7 @@ from . import bitblock
 from .adjacency import Adjacency
 from .bitblock import BitBlocks
 from .cost import TYPICAL_WIDTH, prefer_blocks_by_window, rates_on
+from .kernels.cuda.translate import translator_on
 from .reorder import useful_order
 from .row_plan import RowPlan, longest_piece, plan_rows
 from .settle import check_not_captured, settle
@@ -72,10 +73,9 @@ class Views:
         blocks = self._build(lambda entries, blocks: prefer_blocks_by_window(entries, blocks, row_bytes, rates))
         if blocks.num_blocks == 0:
             return None, None
-        held = blocks.windows
-        if held.all():
+        if blocks.has_all_windows:
             return blocks, None
-        rows = (~held).repeat_interleave(blocks.height)[: self.adjacency.num_rows].nonzero().view(-1)
+        rows = (~blocks.windows).repeat_interleave(blocks.height)[: self.adjacency.num_rows].nonzero().view(-1)
         return blocks, self._plan(rows if self._order is None else self._order.index_select(0, rows))
 
     @property
@@ -84,7 +84,8 @@ class Views:
 
     def _build(self, select: bitblock.Select | None = None) -> BitBlocks:
         rowptr, col = self.adjacency.rowptr, self.adjacency.col
-        return bitblock.build(rowptr, col, self.num_cols, row_order=self._order, select=select)
+        options = {"row_order": self._order, "select": select, "translate": translator_on(col.device)}
+        return bitblock.build(rowptr, col, self.num_cols, **options)
 
     def _plan(self, rows: Tensor | None = None) -> RowPlan:
         return plan_rows(self.adjacency.rowptr, longest=longest_piece(self.adjacency.num_edges), rows=rows)

@@ -36,8 +36,7 @@ def undirected(edge_index: Tensor, num_nodes: int) -> Tensor:
     """
     check_edge_index(edge_index)
     check_count("num_nodes", num_nodes, least=0)
-    for which in (0, 1):
-        check_ids(edge_index, which, num_nodes)
+    check_ids(edge_index, (num_nodes, num_nodes))
     source, target = edge_index[:, edge_index[0] != edge_index[1]]
     key = torch.cat([target * num_nodes + source, source * num_nodes + target])
     return from_keys(torch.unique_consecutive(key.sort()[0]), num_nodes)

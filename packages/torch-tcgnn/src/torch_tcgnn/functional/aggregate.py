@@ -168,7 +168,7 @@ def edge_softmax(g: TCGraph, logits: Tensor) -> Tensor:
         logits: ``[E]`` or ``[E, H]`` in input edge order.
 
     Returns:
-        Same shape; sums to 1 over the edges of each target.
+        Same shape; sums to 1 over the edges of each target, or is 0 at all of them where all logits are −inf.
 
     Raises:
         ValueError: wrong number of edges, or another device.

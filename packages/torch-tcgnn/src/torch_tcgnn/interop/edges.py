@@ -51,9 +51,7 @@ class Edges:
             ValueError: not integer ``[2, E]``, or an id out of range.
         """
         check_edge_index(self.edge_index)
-        for which, size in enumerate((self.num_sources, self.num_targets)):
-            if size is not None:
-                check_ids(self.edge_index, which, size)
+        check_ids(self.edge_index, (self.num_sources, self.num_targets))
 
     def graph(self, *, reorder: str = "none", path: Path = "auto", validate: bool = True) -> TCGraph:
         """Translate."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..cost import Work, rates_on
-from .cuda import bitblock_sddmm, bitblock_spmm, csr_spmm, nvrtc
+from .cuda import bitblock_sddmm, bitblock_spmm, csr_spmm, nvrtc, padding
 from .device import on_device
 
 Path = Literal["tc", "cuda", "mixed"]
@@ -146,6 +146,8 @@ def _write_spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precisio
         from .triton.csr_spmm import csr_spmm as by_rows
     else:
         by_blocks, by_rows = bitblock_spmm.spmm, csr_spmm.spmm
+        if choice.path != "cuda" or padding.pays(x, adjacency.num_edges):
+            x = padding.padded(x)
     with on_device(x):
         if choice.path != "cuda":
             by_blocks(adjacency, x, weight, precision, out)

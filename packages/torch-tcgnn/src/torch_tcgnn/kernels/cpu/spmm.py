@@ -20,6 +20,8 @@ from .balance import balanced
 from .permuted import permuted
 
 REDUCED = (torch.float16, torch.bfloat16)
+SUM = 0
+"""The mode of ``torch.embedding_bag``; called past ``torch.nn.functional``, whose checks take as long as a tiny sum."""
 WORTH_PERMUTING = 96
 """Features of a row from which on weights that lie in entry order are permuted for balanced rows at every call."""
 LONG = 4096
@@ -73,9 +75,9 @@ def gather_sum(
     if col.shape[0] == 0 or width == 0 or num_rows == 0:
         return table.new_zeros(num_rows, width, dtype=out_dtype)
     compute = torch.float32 if table.dtype in REDUCED else table.dtype
-    rows = table.detach().to(compute).contiguous().flatten().view(table.shape)  # the fast sum wants a last stride of 1
+    rows = _in_one_run(table, compute)
     if values is not None:
-        values = values.detach().to(compute).contiguous()
+        values = _in_one_run(values, compute)
     if rowptr.dtype != col.dtype:
         col = col.to(rowptr.dtype)
     out = _bags(col, rows, rowptr, values)
@@ -85,6 +87,15 @@ def gather_sum(
         sums = _bags(col.index_select(0, long.entry), rows, long.piece_ptr, value)
         out.index_copy_(0, long.row, _bags(long.piece, sums, long.row_ptr, None))
     return out.to(table.dtype if out_dtype is None else out_dtype)
+
+
+def _in_one_run(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values alone, of type ``dtype``, with the strides of a new tensor: bags add fast only over those."""
+    if t.requires_grad:
+        t = t.detach()
+    if t.dtype != dtype:
+        t = t.to(dtype)
+    return t if t.stride(-1) == 1 and t.is_contiguous() else t.contiguous().flatten().view(t.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +142,5 @@ def _find_long_rows(rowptr: Tensor) -> LongRows | None:
 
 
 def _bags(col: Tensor, rows: Tensor, starts: Tensor, values: Tensor | None) -> Tensor:
-    return torch.nn.functional.embedding_bag(
-        col, rows, starts, mode="sum", per_sample_weights=values, include_last_offset=True
-    )
+    sums, *_ = torch.embedding_bag(rows, col, starts, False, SUM, False, values, True)
+    return sums

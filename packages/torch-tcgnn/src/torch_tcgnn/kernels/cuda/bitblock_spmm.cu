@@ -16,8 +16,8 @@
 //
 // Compiled once a configuration:
 //   TYPE 0 fp32, 1 fp16, 2 bf16   UNITS tile in 128 bytes   STAGES of the ring   WEIGHTED 0/1   IEEE 0/1 (fp32 only)
-//   ALIGNED 0/1: rows start at multiples of 16 bytes   WARPS warps a block   SlotIndex int or long long
-//   WIDE_OUT 0/1: fp32 results of 16-bit features
+//   TAIL 0/1: rows of results end inside 16 bytes of features; those of X always start at multiples of 16 bytes
+//   WARPS warps a block   SlotIndex int or long long   WIDE_OUT 0/1: fp32 results of 16-bit features
 
 #include "element.cuh"
 #include "mma.cuh"
@@ -58,14 +58,14 @@ __device__ __forceinline__ int column_of(const Graph &graph, int block, int end,
 struct Gather {                  // what a lane copies of every step: one piece of COPIES rows
     const char *x;               // its piece in row 0 of X
     u32 stride;                  // bytes of a row of X
-    int available;               // elements of the piece inside the width
+    bool inside;                 // whether the piece begins inside the width
     u32 place[COPIES];           // byte offsets in a stage
     int row[COPIES];
 
     __device__ __forceinline__ Gather(const Element *features, long long x_stride, int tile, int width, int lane) {
         int p = lane % PIECES;
-        available = width - tile - p * VEC;
-        x = (const char *)(features + (available > 0 ? tile + p * VEC : 0));
+        inside = tile + p * VEC < width;
+        x = (const char *)(features + (inside ? tile + p * VEC : 0));
         stride = (u32)x_stride * (u32)sizeof(Element);
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
@@ -79,19 +79,10 @@ struct Gather {                  // what a lane copies of every step: one piece 
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
             int column = __shfl_sync(0xffffffffu, columns, row[i]);
-            bool present = column >= 0 && available > 0;
+            bool present = column >= 0 && inside;
             const char *from = x + (u64)(u32)max(column, 0) * stride;
-#if ALIGNED
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(stage + place[i]), "l"(from), "r"(present ? 16 : 0)
                          : "memory");
-#else
-            union { Element at[VEC]; u32 words[4]; } piece = {};
-#pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                if (present && j < available) piece.at[j] = ((const Element *)from)[j];
-            asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(stage + place[i]), "r"(piece.words[0]),
-                         "r"(piece.words[1]), "r"(piece.words[2]), "r"(piece.words[3]) : "memory");
-#endif
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
@@ -225,12 +216,13 @@ __device__ __noinline__ void recompute(const Graph &graph, const Output &to, int
     }
 }
 
-// Grid: x work items (WARPS a thread block), y feature tiles (slow: one slab of X stays in L2), z heads.
+// Grid: x work items (WARPS a thread block), y feature tiles (slow: one slab of X stays in L2), z heads. A head is x_width
+// features of X, the first `width` of which are summed.
 // items [num_items, 4]: window, first block, end block, partial row or -1.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 bitblock_spmm(const int *items, long long num_items, const int *block_col, const u64 *block_mask, const SlotIndex *block_slot,
-              const Element *values, const int *row_order, const Element *x, long long x_stride, Out *out,
-              long long out_stride, float *partial, long long num_rows, long long width64, long long heads64) {
+              const Element *values, const int *row_order, const Element *x, long long x_width, Out *out, float *partial,
+              long long num_rows, long long width64, long long heads64) {
     extern __shared__ uint4 rings[];
     int width = (int)width64, heads = (int)heads64, head = blockIdx.z;
     long long item = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
@@ -239,7 +231,8 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
     Graph graph{block_col, block_mask, block_slot, values, row_order, heads, head};
     int4 work = __ldg((const int4 *)items + item);
     int end = work.z, tile = blockIdx.y * (PIECES * VEC), feature = tile + g * VEC;
-    x += (long long)head * width;
+    long long x_stride = heads * x_width, out_stride = (long long)heads * width;
+    x += head * x_width;
     u32 ring = (u32)__cvta_generic_to_shared(rings) + threadIdx.x / 32 * (STAGES * STAGE_BYTES);
     Gather gather(x, x_stride, tile, width, lane);
 
@@ -277,9 +270,10 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
 #pragma unroll
         for (int j = 0; j < MMAS; ++j)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) poisoned |= acc[u][j][i] != acc[u][j][i];
-    Output to{out + (long long)head * width, out_stride, partial + (long long)head * width, (long long)heads * width,
-              row_order, (int)num_rows, width};
+            for (int i = 0; i < 4; ++i)
+                poisoned |= acc[u][j][i] != acc[u][j][i] && (!TAIL || feature + u * 8 * VEC + 2 * j + i / 2 < width);
+    Output to{out + (long long)head * width, out_stride, partial + (long long)head * width, out_stride, row_order,
+              (int)num_rows, width};
     if (__any_sync(0xffffffffu, poisoned)) {
         recompute(graph, to, work, x, x_stride, feature, t);
         return;
@@ -296,7 +290,7 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
                 float *row = to.partial + ((long long)work.w * 8 + 2 * t + half) * to.partial_stride + f;
 #pragma unroll
                 for (int i = 0; i < VEC; ++i)
-                    if (ALIGNED || f + i < width) row[i] = acc[u][i / 2][2 * (i & 1) + half];
+                    if (!TAIL || f + i < width) row[i] = acc[u][i / 2][2 * (i & 1) + half];
                 continue;
             }
             if (place >= num_rows) continue;
@@ -304,13 +298,13 @@ bitblock_spmm(const int *items, long long num_items, const int *block_col, const
             __align__(16) Out result[VEC];
 #pragma unroll
             for (int i = 0; i < VEC; ++i) result[i] = to_out(acc[u][i / 2][2 * (i & 1) + half]);
-#if ALIGNED
-#pragma unroll
-            for (int i = 0; i < VEC * (int)sizeof(Out) / 16; ++i) ((uint4 *)row)[i] = ((uint4 *)result)[i];
-#else
+#if TAIL
 #pragma unroll
             for (int i = 0; i < VEC; ++i)
                 if (f + i < width) row[i] = result[i];
+#else
+#pragma unroll
+            for (int i = 0; i < VEC * (int)sizeof(Out) / 16; ++i) ((uint4 *)row)[i] = ((uint4 *)result)[i];
 #endif
         }
     }

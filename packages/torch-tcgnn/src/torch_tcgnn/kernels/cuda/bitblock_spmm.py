@@ -12,6 +12,7 @@ from torch import Tensor
 from ...adjacency import Adjacency
 from ...tiling import BlockTiling, tiling_on
 from . import nvrtc
+from .padding import starts_aligned
 
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 WARPS = 4
@@ -26,7 +27,7 @@ class Config:
     stages: int
     weighted: bool
     ieee: bool
-    aligned: bool
+    tail: bool
     wide_index: bool = False
     wide_out: bool = False
     warps: int = WARPS
@@ -49,7 +50,7 @@ class Config:
             ("STAGES", str(self.stages)),
             ("WEIGHTED", str(int(self.weighted))),
             ("IEEE", str(int(self.ieee))),
-            ("ALIGNED", str(int(self.aligned))),
+            ("TAIL", str(int(self.tail))),
             ("SlotIndex", "long long" if self.wide_index else "int"),
             ("WIDE_OUT", str(int(self.wide_out))),
             ("WARPS", str(self.warps)),
@@ -68,20 +69,20 @@ def rule(dtype: torch.dtype, width: int) -> BlockTiling:
 def configure(
     dtype: torch.dtype,
     width: int,
-    aligned: bool,
+    tail: bool,
     weighted: bool,
     precision: str,
     wide_index: bool,
     wide_out: bool = False,
     tiling: BlockTiling | None = None,
 ) -> Config:
-    """The configuration for rows of ``width`` features; ``aligned``: they start at multiples of 16 bytes.
+    """The configuration for rows of ``width`` features; ``tail``: results end inside 16 bytes of those.
 
     ``wide_out``: results of 16-bit features are float32. ``tiling``: default: the :func:`rule`.
     """
     units, stages, warps = rule(dtype, width) if tiling is None else tiling
     ieee = precision == "ieee" and dtype == torch.float32
-    return Config(TYPES[dtype], units, stages, weighted, ieee, aligned, wide_index, wide_out, warps)
+    return Config(TYPES[dtype], units, stages, weighted, ieee, tail, wide_index, wide_out, warps)
 
 
 @functools.cache
@@ -95,7 +96,8 @@ def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, precision: str,
     """Writes ``out``: ``[M, F]`` of ``[K, F]`` and ``[E]`` weights, or ``[M, H, F]`` of ``[K, H, F]`` and ``[E, H]``.
 
     ``weight`` is in input edge order. Weights, those of duplicate edges added up, are rounded to the type of ``x``;
-    accumulation is float32. ``out`` is contiguous, of the type of ``x`` or float32.
+    accumulation is float32. ``out`` is contiguous, of the type of ``x`` or float32. Rows of ``x`` start at multiples of
+    16 bytes; it may have more features than ``out``: those are not summed (see ``padding``).
     """
     values = None if weight is None else adjacency.to_entries(weight)
     multiply(adjacency, x, values, precision, out)
@@ -114,19 +116,19 @@ def multiply(
     blocks = adjacency.blocks
     assert blocks is not None
     heads = x.shape[1] if x.dim() == 3 else 1
-    width = x.shape[-1]
+    width, stored = out.shape[-1], x.shape[-1]
     if out.numel() == 0:
         return
-    x = x.contiguous()
+    assert starts_aligned(x)
     values = blocks.slot_values(entry_values)
     if values is not None:
         values = values.to(x.dtype).contiguous()
     if config is None:
-        aligned = x.data_ptr() % 16 == 0 and out.data_ptr() % 16 == 0 and width * x.element_size() % 16 == 0
+        tail = width * x.element_size() % 16 != 0
         types = adjacency.rowptr.dtype == torch.int64, out.dtype != x.dtype
         sizes = blocks.items.shape[0], blocks.num_blocks
-        tiling = tiling_on(x.get_device(), "blocks", x.element_size(), width, *sizes)
-        config = configure(x.dtype, width, aligned, values is not None, precision, *types, tiling)
+        tiling = tiling_on(x.get_device(), "blocks", x.element_size(), stored, *sizes)
+        config = configure(x.dtype, stored, tail, values is not None, precision, *types, tiling)
     spmm_kernel, combine_kernel = _kernels(config, x.get_device())
     stream = nvrtc.current_stream(x.device)
     num_items = blocks.items.shape[0]
@@ -139,8 +141,7 @@ def multiply(
         stream, nvrtc.launch_config(grid, 32 * config.warps, config.shared_bytes), spmm_kernel,
         blocks.items.data_ptr(), num_items, blocks.block_col.data_ptr(), blocks.block_mask.data_ptr(),
         blocks.block_slot.data_ptr(), 0 if values is None else values.data_ptr(), row_order, x.data_ptr(),
-        heads * width, out.data_ptr(), heads * width, partial.data_ptr(), adjacency.num_rows,
-        width, heads,
+        stored, out.data_ptr(), partial.data_ptr(), adjacency.num_rows, width, heads,
     )  # fmt: skip
     if num_splits:
         launch(

@@ -7,7 +7,8 @@
 // each other. A batch is fewer loads and more instructions: it pays for long rows, and for weights.
 //
 // Compiled once a configuration:
-//   TYPE 0 fp32, 1 fp16, 2 bf16, 3 fp64   VEC features a lane holds (rows start at multiples of VEC elements)
+//   TYPE 0 fp32, 1 fp16, 2 bf16, 3 fp64   VEC features a lane holds (rows of X start at multiples of VEC elements)
+//   TAIL 0/1: those of the results do not
 //   LANES lanes a neighbour   UNROLL   BATCHED 0/1   WEIGHTED 0/1   WIDE_OUT 0/1: fp32 results of 16-bit features
 //   WARPS warps a block   Index of entries, Column of ids: int, long long
 
@@ -64,10 +65,11 @@ __device__ __forceinline__ void gather(Sum (&acc)[VEC], const Entry (&entries)[U
 }
 
 // Grid: x warps: pieces, then wide rows, then GROUPS short rows each; y feature tiles; z heads. Items: row, begin, end.
+// A head is x_width features of X, the first `width` of which are summed.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long num_wide, const Index *short_rows,
          long long num_short, const Column *col, const Index *edge, const Element *weight, const Element *x,
-         long long x_stride, Out *out, long long out_stride, Sum *partial, long long width, long long heads) {
+         long long x_width, Out *out, Sum *partial, long long width, long long heads) {
     long long warp = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x & 31, group = lane / LANES, head = blockIdx.z;
     bool alone = warp < num_pieces + num_wide;
@@ -78,7 +80,8 @@ csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long
     Index row = item[0], begin = item[1], end = item[2];
     long long f = (long long)blockIdx.y * (LANES * VEC) + lane % LANES * VEC;
     bool inside = f < width;
-    x += head * width + (inside ? f : 0);
+    long long x_stride = heads * x_width;
+    x += head * x_width + (inside ? f : 0);
 
     // The groups of a warp that is alone with a row take every GROUPS-th entry.
     Pattern pattern{col, edge, weight, heads, head};
@@ -130,12 +133,20 @@ csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long
     if (warp < num_pieces) {
         Sum *to = partial + (warp * heads + head) * width + f;
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) to[j] = acc[j];
+        for (int j = 0; j < VEC; ++j)
+            if (!TAIL || f + j < width) to[j] = acc[j];
     } else {
+        Out *to = out + (row * heads + head) * width + f;
+#if TAIL
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (f + j < width) to[j] = to_out(acc[j]);
+#else
         Result result;
 #pragma unroll
         for (int j = 0; j < VEC; ++j) result.at[j] = to_out(acc[j]);
-        *(Result *)(out + row * out_stride + head * width + f) = result;
+        *(Result *)to = result;
+#endif
     }
 }
 

@@ -1,7 +1,7 @@
 """Softmax over the entries of each row: ``p_k = exp(s_k − max) / Σ exp(s − max)``.
 
-Two passes: the running maximum and sum (online softmax, Milakov & Gimelshein 2018), then the shares. Long rows are
-looped by one program. Reads and writes in input edge order.
+Two passes: the running maximum and sum (online softmax, Milakov & Gimelshein 2018), then the shares; 0 where all of a
+row are −inf. Long rows are looped by one program. Reads and writes in input edge order.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def edge_softmax_kernel(
         row_total = tl.sum(tl.where(top == float("-inf"), total, total * tl.exp(top - row_top)), 0)
         top = tl.broadcast_to(row_top, (ROWS, BLOCK_H))
         total = tl.broadcast_to(row_total[None, :], (ROWS, BLOCK_H))
+    top = tl.where(top == float("-inf"), 0.0, top)  # all logits −inf: all shares 0
+    total = tl.where(total == 0, 1.0, total)
     for trip in range(0, trips, UNROLL):
         places, scores = (), ()
         for u in tl.static_range(UNROLL):
