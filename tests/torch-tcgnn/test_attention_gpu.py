@@ -236,7 +236,8 @@ def test_nothing_of_the_size_of_the_edges_is_kept(form: str) -> None:
     torch.cuda.reset_peak_memory_stats()
     attend(form, g, tensors).sum().backward()
     node_bytes = 4 * 4_000 * heads * width
-    assert torch.cuda.max_memory_allocated() - before < 12 * node_bytes  # edges: 500 node_bytes for [E, H, F]
+    # rows of 500 edges are summed in three pieces; [E, H, F] would be 500 node_bytes
+    assert torch.cuda.max_memory_allocated() - before < 16 * node_bytes
 
 
 @pytest.mark.parametrize("edge", [False, True])

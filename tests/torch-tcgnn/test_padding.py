@@ -87,7 +87,8 @@ def test_rows_start_aligned_and_keep_their_values(dtype, width, heads, guarded):
         assert padding.starts_aligned(wide)
         assert torch.equal(wide[..., :width], x)
         assert not wide[..., width:].any()
-    guarded()
+    if wide is not x:
+        guarded()
 
 
 @pytest.mark.gpu

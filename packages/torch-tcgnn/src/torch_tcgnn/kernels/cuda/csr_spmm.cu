@@ -65,11 +65,13 @@ __device__ __forceinline__ void gather(Sum (&acc)[VEC], const Entry (&entries)[U
 }
 
 // Grid: x warps: pieces, then wide rows, then GROUPS short rows each; y feature tiles; z heads. Items: row, begin, end.
-// A head is x_width features of X, the first `width` of which are summed.
+// A head is x_width features of X, the first `width` of which are summed. Strides are arguments, though heads and widths give
+// them: an argument is read where it is needed, a product takes registers or is computed again at every gather.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long num_wide, const Index *short_rows,
          long long num_short, const Column *col, const Index *edge, const Element *weight, const Element *x,
-         long long x_width, Out *out, Sum *partial, long long width, long long heads) {
+         long long x_stride, long long x_width, Out *out, long long out_stride, Sum *partial, long long width,
+         long long heads) {
     long long warp = (long long)blockIdx.x * WARPS + threadIdx.x / 32;
     int lane = threadIdx.x & 31, group = lane / LANES, head = blockIdx.z;
     bool alone = warp < num_pieces + num_wide;
@@ -80,7 +82,6 @@ csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long
     Index row = item[0], begin = item[1], end = item[2];
     long long f = (long long)blockIdx.y * (LANES * VEC) + lane % LANES * VEC;
     bool inside = f < width;
-    long long x_stride = heads * x_width;
     x += head * x_width + (inside ? f : 0);
 
     // The groups of a warp that is alone with a row take every GROUPS-th entry.
@@ -136,7 +137,7 @@ csr_spmm(const Index *pieces, long long num_pieces, const Index *wide, long long
         for (int j = 0; j < VEC; ++j)
             if (!TAIL || f + j < width) to[j] = acc[j];
     } else {
-        Out *to = out + (row * heads + head) * width + f;
+        Out *to = out + row * out_stride + head * width + f;
 #if TAIL
 #pragma unroll
         for (int j = 0; j < VEC; ++j)

@@ -179,7 +179,7 @@ def gather_sum(
         stream, nvrtc.launch_config(grid, 32 * config.warps), spmm_kernel,
         plan.pieces.data_ptr(), num_pieces, plan.wide.data_ptr(), num_wide, plan.short.data_ptr(), num_short,
         nvrtc.address(col), nvrtc.address(edge), 0 if weight is None else weight.data_ptr(), table.data_ptr(),
-        stored, out.data_ptr(), partial.data_ptr(), width, heads,
+        heads * stored, stored, out.data_ptr(), heads * width, partial.data_ptr(), width, heads,
     )  # fmt: skip
     if num_pieces:
         launch(

@@ -9,8 +9,10 @@
 
 // Grid: x blocks of 256 / LANES * ROWS rows.
 extern "C" __global__ void __launch_bounds__(256)
-pad_rows(const Element *x, long long x_stride, long long rows, long long width, Element *out, long long stored) {
+pad_rows(const Element *__restrict__ x, long long x_stride, long long rows, long long width, Element *__restrict__ out,
+         long long stored) {
     long long first = ((long long)blockIdx.x * 256 + threadIdx.x) / LANES * ROWS;
+#pragma unroll 4
     for (long long f = threadIdx.x % LANES; f < stored; f += LANES) {
         Element v[ROWS];
 #pragma unroll
