@@ -3,20 +3,23 @@
 A block begins with ``<!-- table: results/h200/torch-tcgnn.json tag=spmm -->`` and ends with ``<!-- end table -->``;
 what lies between is ours to rewrite: one table a kind of case (the first part of its name). Words after the file:
 ``tag=TAG`` (cases and facts with that tag), ``cold`` (times with an empty L2), ``call`` (times on the host's clock),
-``facts`` (facts instead of cases).
+``facts`` (facts instead of cases). What was not measured follows the tables, with its reason. A file has only names of
+what was not run, so a block with tags lists all that is of the kind of a case it shows.
 
 ``python -m benchmarks.render`` rewrites the blocks, ``--check`` only reports stale ones (exit status 1).
 """
 
 import argparse
+import html
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import table
 from benchmarks.provenance import ROOT
-from benchmarks.result import load
+from benchmarks.result import Result, load
 
 BLOCK = re.compile(
     r"^(?P<head><!-- table: (?P<file>\S+)(?P<words>[^\n]*?) -->\n)(?P<body>.*?)^(?P<tail><!-- end table -->)$",
@@ -62,13 +65,29 @@ def _body(file: str, words: str, root: Path) -> str:
             raise ValueError(f"table block of {file}{words}: nothing carries the tags {tags}")
         return kept
 
+    of_facts = {table.kind(fact.name) for fact in result.facts}
     if "facts" in kinds:
-        tables = [table.fact_rows(chosen(result.facts))]
+        facts = chosen(result.facts)
+        tables = [table.fact_rows(facts)]
+        shown = {table.kind(fact.name) for fact in facts}
+        missing = _missing(replace(result, cases=[]), shown)
     else:
+        cases = chosen(result.cases)
         sample: table.Sample = "cold" if "cold" in kinds else "call" if "call" in kinds else "warm"
-        tables = [table.case_rows(cases, sample) for cases in table.by_kind(chosen(result.cases))]
+        tables = [table.case_rows(alike, sample) for alike in table.by_kind(cases)]
+        shown = {table.kind(item.name) for item in cases} if tags else set(map(table.kind, result.not_run)) - of_facts
+        missing = _missing(replace(result, cases=cases), shown)
     caption = f"*{result.device}, torch {result.versions['torch']}, commit {result.commit[:12]}, {result.date}*"
-    return "\n\n".join([*map(table.markdown, tables), caption]) + "\n"
+    return "\n\n".join([*map(table.markdown, tables), *missing, caption]) + "\n"
+
+
+def _missing(result: Result, kinds: set[str]) -> list[str]:
+    """A list of what the cases of `result` and the `kinds` lack, if anything."""
+    not_run = {name: why for name, why in result.not_run.items() if table.kind(name) in kinds}
+    lines = table.skipped_lines(replace(result, not_run=not_run))
+    if not lines:
+        return []
+    return ["Not measured:", "\n".join(f"- {html.escape(' '.join(line.split()), quote=False)}" for line in lines)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

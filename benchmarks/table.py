@@ -15,6 +15,7 @@ __all__ = [
     "case_rows",
     "fact_rows",
     "geometric_mean",
+    "kind",
     "markdown",
     "number",
     "skipped_lines",
@@ -75,8 +76,17 @@ def by_kind(cases: Sequence[CaseResult]) -> list[list[CaseResult]]:
     """The cases grouped by kind, the first part of their names: each kind has peers of its own."""
     kinds: dict[str, list[CaseResult]] = {}
     for case in cases:
-        kinds.setdefault(case.name.split("/")[0], []).append(case)
+        kinds.setdefault(kind(case.name), []).append(case)
     return list(kinds.values())
+
+
+def kind(name: str) -> str:
+    """The first part of a name, which cases with the same peers share.
+
+    >>> kind("spmm/cora/d64")
+    'spmm'
+    """
+    return name.split("/")[0]
 
 
 def fact_rows(facts: Sequence[FactResult]) -> list[Row]:
@@ -99,7 +109,7 @@ def skipped_lines(result: Result) -> list[str]:
         f"{peer}: {reason} [{names[0] if len(names) == 1 else f'{len(names)} cases'}]"
         for (peer, reason), names in cases_of.items()
     ]
-    return lines + [f"{name}: {reason}" for name, reason in result.not_run.items()]
+    return lines + [f"{name}: {reason.replace(f': {name}: ', ': ', 1)}" for name, reason in result.not_run.items()]
 
 
 def terminal(rows: Sequence[Row]) -> str:

@@ -168,6 +168,42 @@ def test_a_table_block_of_several_kinds_has_a_table_each(checkout):
     assert page.count("| case | ours ms | mkl |") == 2
 
 
+NOT_RUN = {
+    "spmm/big/d64": "refused: spmm/big/d64: ValueError: error 1 > 2",
+    "gat/cora": "no data: root 'x'",
+    "edges/big": "out of memory: so much",
+}
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        ("", ["spmm/big/d64: refused: ValueError: error 1 &gt; 2", "gat/cora: no data: root 'x'"]),
+        (" tag=spmm", ["spmm/big/d64: refused: ValueError: error 1 &gt; 2"]),
+        (" facts", ["edges/big: out of memory: so much"]),
+    ],
+)
+def test_a_table_block_lists_what_was_not_run(checkout, words, named):
+    root, _, saved = checkout
+    save(dataclasses.replace(saved, not_run=NOT_RUN), root / "benchmarks/results/h200/torch-tcgnn.json")
+    page = render(f"<!-- table: results/h200/torch-tcgnn.json{words} -->\n<!-- end table -->", root)
+    assert "\n\nNot measured:\n\n" + "".join(f"- {line}\n" for line in named) + "\n*NVIDIA H200" in page
+
+
+def test_a_table_block_lists_the_peers_that_could_not_run(checkout):
+    root, _, saved = checkout
+    cases = [dataclasses.replace(case, peers_skipped={"dgl": "no wheel"}) for case in saved.cases]
+    save(dataclasses.replace(saved, cases=cases), root / "benchmarks/results/h200/torch-tcgnn.json")
+    page = render("<!-- table: results/h200/torch-tcgnn.json -->\n<!-- end table -->", root)
+    assert "- dgl: no wheel [2 cases]\n" in page
+
+
+def test_a_table_block_of_a_whole_run_lists_nothing(checkout):
+    root, _, _ = checkout
+    page = render("<!-- table: results/h200/torch-tcgnn.json -->\n<!-- end table -->", root)
+    assert "Not measured" not in page
+
+
 def test_a_table_block_names_the_file_that_is_missing(checkout):
     root, _, _ = checkout
     with pytest.raises(ValueError, match=r"there is no benchmarks/results/h100/none\.json"):

@@ -56,6 +56,7 @@ def extras() -> dict[str, Callable[[], object]]:
 
     return {
         "data": data.digits,
+        "rdkit": lambda: data.nci(molecules=1),
         "scipy": rcm,
         "pyg": download,
         "pyg-sparse": sparse_tensor,

@@ -173,6 +173,7 @@ def _generators() -> list[BadInputCase]:
         wrong("generate", lambda: data.generate("ppi", scale=-1.0), ValueError, "scale", "-1.0"),
         wrong("generate", lambda: data.generate("ppi", features="few"), ValueError, "features", "'few'"),
         wrong("digits", lambda: data.digits(k=0), ValueError, "k", "got 0"),
+        wrong("nci", lambda: data.nci(molecules=0), ValueError, "molecules", "got 0"),
         wrong("undirected", lambda: data.undirected(edge_index, 1), ValueError, "edge_index", "node 1"),
         wrong("load", lambda: data.load("atlantis"), ValueError, "name", "'atlantis'"),
     ]

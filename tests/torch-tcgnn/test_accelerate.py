@@ -216,6 +216,18 @@ def test_attention_weights_fall_back_with_one_warning():
         fast(X, EDGES)
 
 
+@pytest.mark.parametrize("flow", ["source_to_target", "target_to_source"])
+def test_a_translated_graph_falls_back_along_the_layers_flow(flow):
+    torch.manual_seed(0)
+    conv = pyg.GATConv(F, 4, flow=flow)
+    expected, (edges, alpha) = conv(X, EDGES, return_attention_weights=True)
+    graph = tcg.TCGraph.from_edge_index(EDGES, N, flow=flow)
+    with pytest.warns(UserWarning, match="return_attention_weights"):
+        out, (my_edges, my_alpha) = tcg.accelerate(conv)(X, graph, return_attention_weights=True)
+    assert torch.equal(my_edges, edges)
+    torch.testing.assert_close((out, my_alpha), (expected, alpha))
+
+
 def test_explainer_falls_back():
     explain = pytest.importorskip("torch_geometric.explain.algorithm.utils")
     m, plain = accelerated("GCN").eval(), model("GCN").eval()
@@ -244,6 +256,64 @@ def test_decomposed_layers_fall_back():
     fast = tcg.accelerate(pyg.GCNConv(F, 4, decomposed_layers=2))
     with pytest.warns(UserWarning, match="decomposed_layers=2"):
         fast(X, EDGES)
+
+
+def test_the_report_says_which_layers_run_pygs_own_forward_all_the_same():
+    conv = pyg.GCNConv(F, 4, decomposed_layers=2)
+    m = tcg.accelerate(torch.nn.ModuleList([conv, pyg.GCNConv(F, 4)]))
+    m[1].pyg.register_message_forward_hook(lambda *_: None)
+    assert str(tcg.report(m)).splitlines() == [
+        "0  GCNConv  accelerated: runs PyG's own forward (decomposed_layers=2)",
+        "1  GCNConv  accelerated: runs PyG's own forward (a message-passing hook is registered)",
+    ]
+
+
+OPTIONS = {
+    "AGNNConv": (lambda: pyg.AGNNConv(), {"add_self_loops": False}),
+    "GATConv": (
+        lambda: pyg.GATConv(F, 4, heads=2), {"negative_slope": 0.9, "add_self_loops": False, "dropout": 0.3}
+    ),
+    "GATConv, edges": (lambda: pyg.GATConv(F, 4, edge_dim=1), {"fill_value": 3.0}),
+    "GATv2Conv": (lambda: pyg.GATv2Conv(F, 4), {"negative_slope": 0.9, "add_self_loops": False}),
+    "GCNConv": (lambda: pyg.GCNConv(F, 4), {"add_self_loops": False}),
+    "SAGEConv": (lambda: pyg.SAGEConv(F, 4), {"normalize": True}),
+    "SGConv": (lambda: pyg.SGConv(F, 4), {"K": 2, "add_self_loops": False}),
+    "TransformerConv": (lambda: pyg.TransformerConv(F, 4, heads=2), {"concat": False, "dropout": 0.3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make, options", OPTIONS.values(), ids=OPTIONS)
+def test_options_set_while_accelerated_are_there_after_restoring(make, options):
+    torch.manual_seed(0)
+    conv = make()
+    given = (X, EDGES, torch.ones(EDGES.shape[1], 1)) if getattr(conv, "edge_dim", None) else (X, EDGES)
+    if "concat" in options:
+        conv.lin_skip, conv.root_weight = None, False  # its width is that of the heads side by side
+    before = vars(conv).copy()
+    fast = tcg.accelerate(conv).eval()
+    tcg.restore(fast)
+    assert all(vars(conv)[name] is value for name, value in before.items() if name != "training"), "nothing was set"
+    plain = conv(*given)
+    for name, value in options.items():
+        setattr(fast, name, value)
+    out = fast(*given)
+    assert out.shape != plain.shape or not torch.allclose(out, plain, atol=1e-3), "the options matter"
+    assert tcg.restore(fast) is conv
+    assert {name: getattr(conv, name) for name in options} == options
+    torch.testing.assert_close(conv(*given), out, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_options_set_while_accelerated_hold_where_pygs_forward_runs(compiled):
+    torch.manual_seed(0)
+    fast = tcg.accelerate(pyg.GATConv(F, 4)).eval()
+    run = torch.compile(fast, backend="aot_eager") if compiled else fast
+    for slope in (0.2, 0.9):
+        fast.negative_slope = slope
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "GATConv: return_attention_weights")
+            weighed, _ = run(X, EDGES, return_attention_weights=True)
+        torch.testing.assert_close(weighed, fast(X, EDGES), rtol=1e-5, atol=1e-5)
 
 
 def test_forward_hooks_run_once_on_fall_back():

@@ -281,3 +281,34 @@ def test_weights_that_a_fused_optimizer_edits_are_read_anew():
         with torch.no_grad():
             expected = layer(x, edge_index.clone(), weight.detach().clone())
             torch.testing.assert_close(layer(x, edge_index, weight), expected)
+
+
+@pytest.mark.parametrize("write", ["numpy", "data", "collective"])
+def test_a_write_that_raises_no_version_is_seen_once_the_version_is_raised(write, tmp_path):
+    def overwrite(tensor: torch.Tensor, other: torch.Tensor) -> None:
+        before = tensor._version
+        if write == "numpy":
+            tensor.numpy()[...] = other.numpy()
+        elif write == "data":
+            tensor.data.copy_(other)
+        else:
+            torch.distributed.scatter(tensor, [other])
+        assert tensor._version == before, "the limit is still one"
+
+    if write == "collective":
+        if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+            pytest.skip("this PyTorch has no gloo")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    try:
+        edges, weight, x = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 2.0]), torch.ones(3, 1)
+        g, cache = tcg.TCGraph.from_edge_index(edges, 3), tcg.TCGraphCache()
+        cache.graph(edges, 3)
+        tcg.spmm(g, x, weight)
+        overwrite(edges, torch.tensor([[1, 2], [0, 0]]))
+        overwrite(weight, torch.tensor([5.0, 7.0]))
+        torch.autograd.graph.increment_version([edges, weight])
+        assert cache.graph(edges, 3).to_edge_index().tolist() == [[1, 2], [0, 0]]
+        assert tcg.spmm(g, x, weight).flatten().tolist() == [0.0, 5.0, 7.0]
+    finally:
+        if write == "collective":
+            torch.distributed.destroy_process_group()

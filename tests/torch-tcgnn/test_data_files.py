@@ -43,6 +43,21 @@ def test_object_arrays_do_not_smuggle_calls_in(tmp_path):
     assert not target.exists()
 
 
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_is_cut_short_names_the_file(tmp_path, protocol):
+    whole = pickle.dumps({0: [1, 2], 1: [0]}, protocol)
+    for length in range(len(whole)):
+        (tmp_path / "ind.cora.graph").write_bytes(whole[:length])
+        with pytest.raises(pickle.UnpicklingError, match=r"ind\.cora\.graph"):
+            load_arrays(tmp_path / "ind.cora.graph")
+
+
+def test_a_pickle_with_a_wrong_byte_names_the_file(tmp_path):
+    (tmp_path / "ind.cora.graph").write_bytes(pickle.dumps("a word", 4).replace(b"a word", b"\xff word"))
+    with pytest.raises(pickle.UnpicklingError, match=r"ind\.cora\.graph is no pickle of arrays, .*UnicodeDecodeError"):
+        load_arrays(tmp_path / "ind.cora.graph")
+
+
 @pytest.mark.data
 def test_planetoid_refuses_a_malicious_graph_file(data_root, tmp_path):
     if not (data_root / "cora").is_dir():

@@ -56,6 +56,11 @@ def test_flow_target_to_source_swaps_the_roles():
     assert torch.equal(dense(back), dense(there).t())
 
 
+@pytest.mark.parametrize("flow, rows", [("source_to_target", [0, 1]), ("target_to_source", [1, 0])])
+def test_edges_come_back_as_source_and_target_whatever_the_flow(flow, rows):
+    assert torch.equal(tcg.TCGraph.from_edge_index(EDGES, flow=flow).to_edge_index(), EDGES[rows])
+
+
 def test_bipartite_sizes_are_sources_then_targets():
     edge_index = random_edges(9, 4, 30)
     g = tcg.TCGraph.from_edge_index(edge_index, (9, 4))

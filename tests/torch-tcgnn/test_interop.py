@@ -140,6 +140,11 @@ def test_batch_gives_each_graphs_own_result_bit_for_bit():
     assert (batch.num_cols, batch.num_rows, batch.num_edges) == (15, 16, 45)
     alone = torch.cat([tcg.spmm(g, x) for g, x in zip(graphs, features)])
     assert torch.equal(tcg.spmm(batch, torch.cat(features)), alone)
+    logits = torch.randn(batch.num_edges, generator=rng)
+    parts = logits.split([g.num_edges for g in graphs])
+    for per_edge in (tcg.edge_softmax, tcg.segment):
+        alone = torch.cat([per_edge(g, part) for g, part in zip(graphs, parts)])
+        assert torch.equal(per_edge(batch, logits), alone)
     edges = torch.cat(
         [g.to_edge_index() + torch.tensor([[c], [r]]) for g, c, r in zip(graphs, (0, 5, 6, 13), (0, 4, 7, 14))], dim=1
     )

@@ -2,8 +2,11 @@
 
 An entry is found by the object itself (a weak reference, compared by identity) together with its version counter,
 shape, dtype, device, address and the caller's options. An address that a later tensor happens to reuse is therefore
-never a hit, and an in-place edit of ``edge_index``, or other ``.data``, is a miss. Edits that PyTorch does not count
-(through NumPy, in place through ``.data``) go unseen.
+never a hit, and an in-place edit of ``edge_index``, or other ``.data``, is a miss.
+
+Writes that do not raise a tensor's version go unseen: through NumPy, in place through ``.data``, and by collectives of
+``torch.distributed`` such as ``broadcast`` and ``all_reduce``. After one, call
+``torch.autograd.graph.increment_version(tensor)``, pass a clone, or call ``clear``.
 
 ``clear``, ``info``, ``disabled`` and ``get`` of this module act on the one cache that all layers share, ``default``.
 """

@@ -150,7 +150,7 @@ class TCGraph:
             size: ``(num_rows, num_cols)``; default: square.
             reorder: see :meth:`from_edge_index`.
             path: see :meth:`from_edge_index`.
-            validate: check ``rowptr`` and the ids (one synchronisation with the device).
+            validate: check the values of ``rowptr`` and the ids (one synchronisation with the device).
 
         Raises:
             ValueError: ``rowptr`` does not start at 0, decreases, or does not end at ``E``; an id is out of range.
@@ -305,7 +305,7 @@ class TCGraph:
         return self.adjacency.rowptr, self.adjacency.col, weight
 
     def to_edge_index(self) -> Tensor:
-        """``[2, E]`` int64: the input edges in their input order, duplicates included."""
+        """``[2, E]`` int64, (source, target) whatever ``flow`` was: the input edges in their order, with duplicates."""
         entries = torch.stack([self.adjacency.col.long(), self.adjacency.rows()], dim=1)
         return self.adjacency.to_edges(entries).t().contiguous()
 

@@ -133,24 +133,24 @@ def check_stored(state: dict[str, Any]) -> None:
 
 
 def check_csr(rowptr: Tensor, col: Tensor, size: object) -> None:
-    """Raise where compressed rows are no tensors of one device, or ``size`` is no pair."""
+    """Raise where compressed rows are no integer vectors on one device, or ``size`` is no pair."""
     for name, t in (("rowptr", rowptr), ("col", col)):
         check_tensor(name, t)
     if rowptr.device != col.device:
         raise ValueError(f"rowptr is on {rowptr.device}, but col is on {col.device}: move one of them with .to()")
-    if size is not None and not isinstance(size, tuple | list):
-        raise TypeError(f"size must be (num_rows, num_cols), got {size!r}")
-
-
-def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
-    """Raise where ``rowptr`` is not a monotone pointer from 0 to ``len(col)``."""
     for name, t in (("rowptr", rowptr), ("col", col)):
         if t.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} must be int32 or int64, got {t.dtype}")
         if t.dim() != 1:
             raise ValueError(f"{name} must have one dimension, got shape {tuple(t.shape)}")
-    if rowptr.numel() == 0:
+    if rowptr.shape[0] == 0:
         raise ValueError("rowptr must have num_rows + 1 elements, got none")
+    if size is not None and not isinstance(size, tuple | list):
+        raise TypeError(f"size must be (num_rows, num_cols), got {size!r}")
+
+
+def check_rowptr(rowptr: Tensor, col: Tensor) -> None:
+    """Raise where ``rowptr``, one of :func:`check_csr`'s, is not a monotone pointer from 0 to ``len(col)``."""
     if int(rowptr[0]) != 0:
         raise ValueError(f"rowptr must start at 0, got {int(rowptr[0])}")
     drop = (rowptr.diff() < 0).nonzero()

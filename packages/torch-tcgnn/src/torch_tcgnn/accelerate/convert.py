@@ -97,17 +97,17 @@ def convert(conv: torch.nn.Module, *, precision: Precision | None = None) -> Any
         arguments["nn"] = torch.nn.Identity()  # the user's own is shared below and must not be reset
     with torch.device("meta"):
         layer: Accelerated = getattr(layers, name)(**arguments)
-    layer.adopt(conv, SHARED)
+    layer.adopt(conv, SHARED, ARGUMENTS[name])
     carry(conv, layer)
     return layer
 
 
 def give_back(layer: Accelerated) -> torch.nn.Module:
-    """The PyG layer behind ``layer``, in ``layer``'s training mode and with the hooks it has now."""
+    """The PyG layer behind ``layer``, in ``layer``'s training mode, with the hooks and options it has now."""
     conv = layer.pyg
     for name in SHARED:
         conv.__dict__[name] = layer.__dict__[name]
-    conv.training = layer.training
+    layer.hand_over()
     carry(layer, conv)
     return conv
 

@@ -32,25 +32,44 @@ class Accelerated(torch.nn.Module):
 
     Attributes:
         pyg: the PyG layer it stands for; not a submodule, so that ``state_dict`` has every entry once.
+        options: attributes that this layer and PyG's both have; what they are here counts.
         weights_at: place of ``return_attention_weights`` among the positional arguments after ``edge_index``.
         unverified: the next call is compared with PyG's.
     """
 
     weights_at: int | None = None
+    options: tuple[str, ...]
     pyg: Any
     passing: Passing
     edge_dim: int | None
     unverified: bool
 
-    def adopt(self, conv: torch.nn.Module, shared: tuple[str, ...]) -> None:
-        """Share the dictionaries ``shared`` of ``conv`` and remember it."""
+    def adopt(self, conv: torch.nn.Module, shared: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """Share the dictionaries ``shared`` of ``conv`` and remember it and which ``options`` both have."""
         for name in shared:
             self.__dict__[name] = conv.__dict__[name]
         for name in (*conv._parameters, *conv._buffers, *conv._modules):
             self.__dict__.pop(name, None)  # what the constructor set to None
         self.__dict__["pyg"] = conv
         self.aggr, self.training = conv.aggr, conv.training
-        self.unverified, self._warned = False, set()
+        self.options, self.unverified, self._warned = options, False, set()
+
+    def hand_over(self) -> None:
+        """Give PyG's layer this one's training mode and options, which may have been set since it took its place."""
+        self.pyg.training = self.training
+        for name in self.options:
+            setattr(self.pyg, name, getattr(self, name))
+
+    def always_left_to_pyg(self) -> str | None:
+        """Why PyG's own forward runs at every call, whatever the inputs; ``None`` where it does not."""
+        conv = self.pyg
+        if conv._explain:
+            return "an explainer is attached"
+        if conv._decomposed_layers > 1:
+            return f"decomposed_layers={conv._decomposed_layers}"
+        if any(conv.__dict__.get(name) for name in MESSAGE_HOOKS):
+            return "a message-passing hook is registered"
+        return None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any module.
@@ -93,13 +112,9 @@ class Accelerated(torch.nn.Module):
             yield f"{prefix}.pyg" if prefix else "pyg", self.pyg
 
     def _left_to_pyg(self, x: Any, edge_index: Any, args: tuple, kwargs: dict) -> str | None:
-        conv = self.pyg
-        if conv._explain:
-            return "an explainer is attached"
-        if conv._decomposed_layers > 1:
-            return f"decomposed_layers={conv._decomposed_layers}"
-        if any(conv.__dict__.get(name) for name in MESSAGE_HOOKS):
-            return "a message-passing hook is registered"
+        always = self.always_left_to_pyg()
+        if always is not None:
+            return always
         if self.passing.flow == "target_to_source" and not isinstance(x, Tensor):
             return "a pair of features with flow='target_to_source'"
         if self.weights_at is not None:
@@ -124,8 +139,10 @@ class Accelerated(torch.nn.Module):
         if isinstance(edge_index, TCGraph):
             if edge_index.weight is not None:
                 raise TypeError(f"{type(self).__name__}: PyG's forward takes no weighted TCGraph, got {edge_index!r}")
-            edge_index = edge_index.to_edge_index()
-        self.pyg.training = self.training
+            edge_index = edge_index.to_edge_index()  # rows are (source, target), whatever the flow
+            if self.passing.flow == "target_to_source":
+                edge_index = edge_index.flip(0)
+        self.hand_over()
         if not torch.compiler.is_compiling():
             carry(self, self.pyg)
         return self.pyg.forward(x, edge_index, *args, **kwargs)

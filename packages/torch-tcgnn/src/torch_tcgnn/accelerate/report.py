@@ -14,7 +14,7 @@ class LayerReport:
         name: where it is in the model.
         layer: its PyG class.
         accelerated: whether it is replaced.
-        note: why not, or a setting that differs from the default.
+        note: why not, why PyG's own forward runs all the same, or a setting that differs from the default.
 
     Example:
         >>> print(LayerReport("convs.0", "GCNConv", True, ""))

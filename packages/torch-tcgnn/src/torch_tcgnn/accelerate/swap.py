@@ -30,7 +30,8 @@ def accelerate(
 
     Parameters, buffers, submodules and hooks stay the same objects: optimizers and checkpoints do not notice.
     Subclasses and unsupported layers stay as they are; :func:`report` lists them. The first call with an
-    ``edge_index`` translates it.
+    ``edge_index`` translates it. Options set on a replaced layer later (``layer.dropout = 0.6``) hold for it, wherever
+    it runs PyG's forward, and after :func:`restore`.
 
     Args:
         model: any module; a PyG layer itself is replaced in what is returned.
@@ -170,6 +171,9 @@ def _wanted(layers: Iterable[str], named: list[tuple[str, torch.nn.Module]]) -> 
 
 
 def _note(layer: Accelerated) -> str:
+    always = layer.always_left_to_pyg()
+    if always is not None:
+        return f"runs PyG's own forward ({always})"
     precision = layer.passing.precision
     if precision is None or layer.weights_at is not None:
         return ""

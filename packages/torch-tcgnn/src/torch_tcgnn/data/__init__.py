@@ -7,6 +7,7 @@ from .generators import grid_road, molecule_batch, power_law, rmat, sbm
 from .graph_data import GraphData
 from .locate import Source, locate
 from .mtx import mtx
+from .nci import nci
 from .npz import npz
 from .planetoid import planetoid
 from .presets import PRESETS, Preset, generate
@@ -27,6 +28,7 @@ __all__ = [
     "locate",
     "molecule_batch",
     "mtx",
+    "nci",
     "npz",
     "planetoid",
     "power_law",

@@ -7,6 +7,7 @@ from .edge_list import edge_list
 from .graph_data import GraphData
 from .locate import Root, Source, locate
 from .mtx import mtx
+from .nci import nci
 from .npz import npz
 from .planetoid import planetoid
 from .tu import tu
@@ -31,7 +32,7 @@ _CSV = {
     for name in ("musae_facebook", "musae_github")
 }
 
-NAMES: tuple[str, ...] = (*_PLANETOID, *_NPZ, *_MTX, *_CSV, *_TU, "digits")
+NAMES: tuple[str, ...] = (*_PLANETOID, *_NPZ, *_MTX, *_CSV, *_TU, "digits", "nci")
 """Names that :func:`load` knows."""
 
 
@@ -42,12 +43,13 @@ def load(name: str, root: Root = None, *, edges: Edges = "undirected", download:
         name: one of :data:`NAMES`.
         root: folder with the files; default: see :mod:`torch_tcgnn.data.locate`.
         edges: ``"undirected"``: both directions, each once, no self loops; ``"listed"``: as the files have them.
-            TU batches and digits are clean as they are and ignore it.
+            TU batches, digits and nci are clean as they are and ignore it.
         download: fetch missing files with torch-geometric.
 
     Raises:
         ValueError: unknown ``name`` or ``edges``.
         FileNotFoundError: the files are not there.
+        ImportError: the package that ships ``"digits"`` (scikit-learn) or ``"nci"`` (RDKit) is missing.
 
     Example:
         >>> load("digits").num_nodes
@@ -61,6 +63,8 @@ def load(name: str, root: Root = None, *, edges: Edges = "undirected", download:
         return tu(name, root, download=download)
     if name == "digits":
         return digits()
+    if name == "nci":
+        return nci()
     for sources, read in ((_NPZ, npz), (_MTX, mtx), (_CSV, edge_list)):
         if name in sources:
             (path,) = locate(sources[name], root, download=download)

@@ -41,6 +41,10 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
+_BROKEN = (EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError)
+"""What unpickling raises beside ``UnpicklingError`` when bytes are missing or wrong."""
+
+
 class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -59,11 +63,14 @@ def load_arrays(path: str | Path) -> Any:
         The object; a SciPy CSR matrix arrives as :class:`CsrArrays`.
 
     Raises:
-        pickle.UnpicklingError: when the file names anything else; nothing of it has run then.
+        pickle.UnpicklingError: when the file names anything else, and nothing of it has run then; or when it is
+            broken: no pickle, or cut short.
     """
     with open(path, "rb") as file:
         try:
             loaded = _RestrictedUnpickler(file, encoding="latin1").load()
         except pickle.UnpicklingError as error:
             raise pickle.UnpicklingError(f"{path}: {error}") from error
+        except _BROKEN as error:
+            raise pickle.UnpicklingError(f"{path} is no pickle of arrays, or is cut short: {error!r}") from error
     return loaded.arrays if isinstance(loaded, _PickledCsr) else loaded

@@ -1,6 +1,6 @@
 """The demo from start to end: translate real graphs, check, time and train on them.
 
-Graphs: scikit-learn's digits joined to their nearest neighbours, a generated batch of molecule-like graphs, and Cora
+Graphs: scikit-learn's digits joined to their nearest neighbours, the first molecules that come with RDKit, and Cora
 where a data folder is given.
 """
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Progress = Callable[[float, str], None]
 DIM = 64
 EPOCHS = 100
+MOLECULES = 750
 CSR, GATHER = "torch.sparse CSR", "gather + index_add"
 
 
@@ -41,7 +42,8 @@ def section(progress: Progress, data: Path | None, seed: int) -> dict[str, Any]:
         seed: of every random choice.
 
     Raises:
-        ImportError: lightning, torchmetrics, scikit-learn or matplotlib is missing; the message names the pip command.
+        ImportError: lightning, torchmetrics, scikit-learn, RDKit or matplotlib is missing; the message names the pip
+            command.
 
     Example:
         >>> from torch_tcgnn.demo import section
@@ -108,8 +110,11 @@ def _section(progress: Progress, data: Path | None, seed: int, pictures: Any, tr
 
 
 def _load(data: Path | None, seed: int, notes: list[str]) -> list[GraphData]:
-    loaded = [graphs.digits(seed=seed), replace(graphs.molecule_batch(300, 39, 3.7, seed=seed), name="molecules-like")]
-    notes.append("digits: scikit-learn's handwritten digits, 8 nearest neighbours. molecules-like: generated.")
+    loaded = [graphs.digits(seed=seed), graphs.nci(molecules=MOLECULES)]
+    notes.append(
+        "digits: scikit-learn's handwritten digits, 8 nearest neighbours. nci: the first "
+        f"{MOLECULES} molecules of the NCI's open database that come with RDKit, one batch of atoms and bonds."
+    )
     if data is None:
         return loaded
     try:

@@ -14,8 +14,9 @@ from ..graph import TCGraph
 def from_batch(graphs: Sequence[TCGraph]) -> TCGraph:
     """Put graphs side by side: node and edge numbers of graph ``k`` follow those of graph ``k - 1``.
 
-    Operators on the result give each graph's own result: bit for bit over rows (CPU, ``path="cuda"``), to float32
-    rounding on tensor cores, where a window may span two graphs.
+    Operators on the result give each graph's own result. On a CPU sums (``spmm``, ``segment``, ``edge_softmax``) agree
+    bit for bit, attention and ``sddmm`` to float32 rounding; on a GPU, where the whole graph decides how rows are cut
+    and which columns share a block, everything does to rounding.
 
     Args:
         graphs: at least one, on one device; all weighted or none.

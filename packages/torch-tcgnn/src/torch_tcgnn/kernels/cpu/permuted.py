@@ -12,8 +12,10 @@ def permuted(weight: Tensor, index: Tensor) -> Tensor:
     """``weight[index]``, for a ``weight`` that does not train computed once and kept as long as both live.
 
     A change in place is noticed as autograd notices it, by the tensor's version, and another storage (``weight.data =
-    other``) by its address. What PyTorch does not count (through NumPy, in place through ``.data``) goes unseen. So do
-    the steps of fused optimizers: what was kept is dropped when the weight trains.
+    other``) by its address. What writes without raising the version goes unseen: NumPy, ``.data`` in place, collectives
+    (``broadcast``, ``all_reduce``), until ``torch.autograd.graph.increment_version(weight)`` is called. Fused
+    optimizers write so, too: what was kept of the weight is dropped when it trains, what was kept of a ``detach()`` of
+    it is not.
 
     Example:
         >>> import torch
