@@ -25,6 +25,9 @@ ROOMS = {
     "interop": "Other libraries",
     "cache": "Cache",
     "sgt": "The paper's graph translation",
+    "masks": "Masks",
+    "scores": "Score modifications",
+    "viz": "Pictures",
     "reference": "Reference implementations",
 }
 

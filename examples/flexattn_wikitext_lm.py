@@ -1,0 +1,154 @@
+"""Train a small language model on whole Wikipedia articles packed into long rows, each blind to the others.
+
+    python examples/flexattn_wikitext_lm.py --steps 200 --root ../shared/data
+
+A row holds the end of one article, others in full and the start of the next. `masks.causal() & masks.document(bounds)`
+keeps them apart; the bounds are new at every step, and nothing of the size of `length × length` is made. Characters are
+the tokens, and ALiBi tells how far apart they are, so the model knows no positions. `--attention dense` trains the same
+model by PyTorch's own attention, with the mask and ALiBi as one tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch_flexattn import create_block_mask, create_mask, flex_attention, masks, scores
+
+TITLE = re.compile(r"^ = [^=].*[^=] = $", re.M)
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Text:
+    """The characters of all articles of a file, one after the other, and where each article begins."""
+
+    def __init__(self, path: Path, characters: str = "") -> None:
+        text = path.read_text(encoding="utf-8")
+        self.characters = characters or "".join(sorted(set(text)))
+        number = {c: n for n, c in enumerate(self.characters, 1)}  # 0 is any other
+        self.tokens = torch.tensor([number.get(c, 0) for c in text])
+        self.starts = torch.tensor([0, *(found.start() for found in TITLE.finditer(text))])
+
+    def row(self, start: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens `[length]`, those after them, and the bounds of documents inside the row, from 0 to `length`."""
+        piece = self.tokens[start : start + length + 1]
+        inside = self.starts[(self.starts > start) & (self.starts < start + length)] - start
+        return piece[:-1], piece[1:], torch.cat([torch.tensor([0]), inside, torch.tensor([length])])
+
+
+class LanguageModel(nn.Module):
+    """Logits `[length, characters]` of what follows each token of one row."""
+
+    def __init__(self, characters: int, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embed = nn.Embedding(characters, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers + 1))
+        self.into = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(layers))
+        self.mix = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.feed = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(layers)
+        )
+        self.logits = nn.Linear(width, characters)
+
+    def forward(self, tokens: Tensor, attend: Attend) -> Tensor:
+        x = self.embed(tokens)
+        for norm, into, mix, feed in zip(self.norms, self.into, self.mix, self.feed):
+            projected = into(norm(x)).unflatten(1, (3, self.heads, -1))  # [length, 3, heads, width]
+            query, key, value = projected.permute(1, 2, 0, 3).unsqueeze(1)
+            x = x + mix(attend(query, key, value)[0].transpose(0, 1).flatten(1))
+            x = x + feed(x)
+        return self.logits(self.norms[-1](x))
+
+
+def attention_inside(bounds: Tensor, heads: int, kind: str) -> Attend:
+    """Causal attention with ALiBi inside each document of a row, by this package or with a dense tensor."""
+    length = int(bounds[-1])
+    mask, bias = masks.causal() & masks.document(bounds.int()), scores.alibi(heads)
+    if kind == "flex":
+        blocks = create_block_mask(mask, None, None, length, length)
+        return lambda query, key, value: flex_attention(query, key, value, score_mod=bias, block_mask=blocks)
+    i, zero = torch.arange(length), torch.tensor(0)
+    dense = bias(torch.tensor(0.0), zero, torch.arange(heads)[:, None, None], i[:, None], i)
+    dense = dense.masked_fill(~create_mask(mask, None, None, length, length)[0], float("-inf"))
+    return lambda query, key, value: scaled_dot_product_attention(query, key, value, attn_mask=dense)
+
+
+def row_loss(model: LanguageModel, text: Text, start: int, length: int, kind: str) -> Tensor:
+    """Mean cross entropy of a row, in nats a character."""
+    tokens, following, bounds = text.row(start, length)
+    return cross_entropy(model(tokens, attention_inside(bounds, model.heads, kind)), following)
+
+
+@torch.no_grad()
+def test_loss(model: LanguageModel, text: Text, length: int, rows: int, kind: str) -> float:
+    """Mean loss of rows spread over a text."""
+    starts = torch.linspace(0, len(text.tokens) - length - 1, rows).long().tolist()
+    return sum(row_loss(model, text, start, length, kind).item() for start in starts) / rows
+
+
+def folder(root: str | None) -> Path:
+    """Where the files are: `root`, $TORCH_EXT_DATA, or `shared/data` beside the checkout."""
+    given = root or os.environ.get("TORCH_EXT_DATA")
+    return (Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data") / "wikitext-2"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line.add_argument("--steps", type=int, default=200)
+    line.add_argument("--length", type=int, default=4096, help="characters of a row (default: %(default)s)")
+    line.add_argument("--width", type=int, default=64)
+    line.add_argument("--heads", type=int, default=4)
+    line.add_argument("--layers", type=int, default=2)
+    line.add_argument("--rows", type=int, default=8, help="rows of the test loss (default: %(default)s)")
+    line.add_argument("--attention", choices=("flex", "dense"), default="flex")
+    line.add_argument("--root", help="folder that holds wikitext-2; default: $TORCH_EXT_DATA, or ../shared/data")
+    line.add_argument("--seed", type=int, default=0)
+    line.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = line.parse_args(arguments)
+    for name in ("steps", "length", "width", "heads", "layers", "rows", "threads"):
+        if getattr(options, name) < 1:
+            line.error(f"--{name} must be at least 1, got {getattr(options, name)}")
+    if options.width % options.heads:
+        line.error(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
+    where = folder(options.root)
+    if not (where / "valid.txt").is_file():
+        print(f"no {where / 'valid.txt'}: --root names the folder that holds wikitext-2", file=sys.stderr)
+        return 2
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    training = Text(where / "valid.txt")  # the two splits that are small
+    test = Text(where / "test.txt", training.characters)
+    model = LanguageModel(len(training.characters) + 1, options.width, options.heads, options.layers)
+    print(f"{len(training.tokens):,} characters, {len(training.starts) - 1} articles, rows of {options.length}")
+    print(f"test loss {test_loss(model, test, options.length, options.rows, options.attention):.3f} nats before")
+    adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    took = []
+    for step in range(1, options.steps + 1):
+        start = int(torch.randint(len(training.tokens) - options.length - 1, ()))
+        began = time.perf_counter()
+        loss = row_loss(model, training, start, options.length, options.attention)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        took.append(1e3 * (time.perf_counter() - began))
+        if step == 1 or step % 20 == 0 or step == options.steps:
+            print(f"  step {step}: loss {loss.item():.3f}", flush=True)
+    after = test_loss(model, test, options.length, options.rows, options.attention)
+    print(f"test loss {after:.3f} nats after {options.steps} steps, {median(took):.0f} ms each, by {options.attention}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The blocks of a mask: how many there are and which positions lie in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a mask and its blocks.
+
+    Attributes:
+        shape: batches, heads, queries, keys; batches and heads are 1 unless the mask depends on them.
+        block: queries and keys of a block.
+        device: where the mask is built.
+    """
+
+    shape: tuple[int, int, int, int]
+    block: tuple[int, int]
+    device: torch.device
+
+    @property
+    def planes(self) -> int:
+        """Masks of queries by keys: one a batch and head."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of blocks of a plane."""
+        return -(-self.shape[2] // self.block[0])
+
+    @property
+    def columns(self) -> int:
+        """Columns of blocks of a plane."""
+        return -(-self.shape[3] // self.block[1])
+
+    def batch_and_head(self, plane: Tensor) -> dict[str, Tensor]:
+        """Index of batch and of head of planes, int32 ``[n, 1, 1]``."""
+        plane = plane.to(torch.int32)[:, None, None]
+        if self.shape[1] == 1:
+            return {"b": plane, "h": torch.zeros_like(plane)}
+        if self.shape[0] == 1:
+            return {"b": torch.zeros_like(plane), "h": plane}
+        return {"b": plane // self.shape[1], "h": plane % self.shape[1]}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A list of blocks, or of larger boxes.
+
+    Attributes:
+        places: int64 ``[n, 3]``: plane, row and column of each.
+    """
+
+    places: Tensor
+
+    @classmethod
+    def at(cls, plane: Tensor, row: Tensor, column: Tensor) -> Blocks:
+        """Blocks from three tensors ``[n]``."""
+        return cls(torch.stack([plane, row, column], dim=1))
+
+    @property
+    def plane(self) -> Tensor:
+        """Batch and head as one number."""
+        return self.places[:, 0]
+
+    @property
+    def row(self) -> Tensor:
+        """Row of blocks inside the plane."""
+        return self.places[:, 1]
+
+    @property
+    def column(self) -> Tensor:
+        """Column of blocks."""
+        return self.places[:, 2]
+
+    def __len__(self) -> int:
+        return self.places.shape[0]
+
+    def part(self, start: int, stop: int) -> Blocks:
+        """Those from ``start`` to before ``stop``."""
+        return Blocks(self.places[start:stop])
+
+    def chosen(self, index: Tensor) -> Blocks:
+        """Those of numbers ``[m]``."""
+        return Blocks(self.places.index_select(0, index))
+
+
+def constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """A few integers on a device, int64; copied there once."""
+    found = _constants.get((numbers, device))
+    if found is None:
+        found = torch.tensor(numbers, device=device)
+        if type(found) is Tensor:  # not one that a tracing mode made up
+            if len(_constants) >= KEPT:
+                _constants.clear()
+            _constants[numbers, device] = found
+    return found
+
+
+_constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+KEPT = 256
+"""Constants that are kept."""

@@ -1,0 +1,180 @@
+"""One attention call apart from its tensors of features, and the form in which an op carries it.
+
+``torch.library`` schemas hold tensors, numbers and text. The programs travel as text, so an exported graph needs no
+Python function to run; the numbers that a program is filled with travel in a tensor, so another number is no other
+graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .block_mask import BlockMask
+from .masks_of_calls import block_mask_of
+from .mods import MaskMod, ScoreMod
+from .program import Program, parse
+
+BETWEEN = "\n\n"
+BLOCK = (128, 128)
+"""Of block masks that are found here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What is asked of a kernel.
+
+    Attributes:
+        mask: what is visible; ``None``: all. Kernels take blocks; the op finds those of a :class:`MaskMod`.
+        score: modification of scores.
+        scale: of the products.
+        q_offset: what is added to the number of a query: one, or int ``[B]``.
+        kv_lens: int ``[B]``: how many keys there are; those behind are never read.
+        dropout_p: share of the softmax that is dropped.
+        seed: of the dropout; of a packed call also float64 ``[1]``.
+        check: whether reading a captured tensor out of range at a visible position is an error.
+        want_max: whether the largest score of each row is asked for.
+    """
+
+    mask: BlockMask | MaskMod | None
+    score: ScoreMod | None
+    scale: float
+    q_offset: Tensor | int = 0
+    kv_lens: Tensor | None = None
+    dropout_p: float = 0.0
+    seed: int | Tensor = 0
+    check: bool = True
+    want_max: bool = False
+
+    @property
+    def captures(self) -> tuple[Tensor, ...]:
+        """Tensors that the score modification captures: the ones that may need a gradient."""
+        return () if self.score is None else self.score.captures
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the kernels, without ``want_max``."""
+        names = ("mask", "score", "scale", "q_offset", "kv_lens", "dropout_p", "seed", "check")
+        return {name: getattr(self, name) for name in names}
+
+
+class Packed(NamedTuple):
+    """A call as arguments of an op; see :func:`pack`.
+
+    Attributes:
+        runs: ``row_ptr`` and ``runs`` of the block mask, or nothing.
+        captures: those of the score modification, then those of the mask.
+        numbers: float64 on the CPU: scalars of both programs, the query offset where it is a number, the seed.
+        q_offset: where it is a tensor.
+        kv_lens: as of the call.
+        program: both programs, and the shape of the block mask, if it is one, with blank lines between.
+        scale: as of the call.
+        dropout_p: as of the call.
+        check: as of the call.
+    """
+
+    runs: list[Tensor]
+    captures: list[Tensor]
+    numbers: Tensor
+    q_offset: Tensor | None
+    kv_lens: Tensor | None
+    program: str
+    scale: float
+    dropout_p: float
+    check: bool
+
+
+def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
+    """The call as arguments of an op; ``captures`` stand for those of its score modification.
+
+    Where its mask is a :class:`MaskMod` the op finds the blocks itself, so that lengths may change. Dynamo reads this.
+    """
+    mask, score = call.mask, call.score
+    blocks = mask if isinstance(mask, BlockMask) else None
+    mod = mask.mod if isinstance(mask, BlockMask) else mask
+    given = call.q_offset if isinstance(call.q_offset, Tensor) else None
+    offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64)
+    seed = call.seed if isinstance(call.seed, Tensor) else torch.tensor([call.seed], dtype=torch.float64)
+    layout = () if blocks is None else (*blocks.shape, *blocks.block, int(blocks.listed))
+    return Packed(
+        runs=[] if blocks is None else [blocks.row_ptr, blocks.runs],
+        captures=[*(call.captures if captures is None else captures), *(() if mod is None else mod.captures)],
+        numbers=torch.cat([*(part.numbers for part in (score, mod) if part is not None), offset, seed]),
+        q_offset=given,
+        kv_lens=call.kv_lens,
+        program=BETWEEN.join(
+            [
+                "" if score is None else score.program.text,
+                "" if mod is None else mod.program.text,
+                " ".join(map(str, layout)),
+            ]
+        ),
+        scale=call.scale,
+        dropout_p=call.dropout_p,
+        check=call.check,
+    )
+
+
+def unpack(
+    q: Tensor,
+    k: Tensor,
+    runs: Sequence[Tensor],
+    captures: Sequence[Tensor],
+    numbers: Tensor,
+    q_offset: Tensor | None,
+    kv_lens: Tensor | None,
+    program: str,
+    scale: float,
+    dropout_p: float,
+    check: bool,
+    want_max: bool = False,
+) -> Call:
+    """The call that :func:`pack` packed.
+
+    Args:
+        q: the queries.
+        k: the keys.
+        runs: as in :class:`Packed`; so are the others.
+    """
+    score, mask, layout = _programs(program)
+    *scalars, offset, seed = numbers.tolist()
+    split = 0 if score is None else len(score.captures)
+    first = 0 if score is None else len(score.scalars)
+    gap = k.shape[2] - q.shape[2]
+    of_mask = None if mask is None else MaskMod(mask, tuple(captures[split:]), _typed(mask, scalars[first:], gap))
+    where = int(offset) if q_offset is None else q_offset
+    blocks = None
+    if layout:
+        batches, heads, rows, keys, height, width, listed = layout
+        blocks = BlockMask(runs[0], runs[1], (batches, heads, rows, keys), (height, width), of_mask, bool(listed))
+    elif of_mask is not None:
+        batches, heads, rows, _ = q.shape
+        blocks = block_mask_of(of_mask, (batches, heads, rows, k.shape[2]), BLOCK, q.device, where, check)
+    return Call(
+        mask=blocks,
+        score=None if score is None else ScoreMod(score, tuple(captures[:split]), _typed(score, scalars[:first])),
+        scale=scale,
+        q_offset=where,
+        kv_lens=kv_lens,
+        dropout_p=dropout_p,
+        seed=int(seed),
+        check=check,
+        want_max=want_max,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _programs(text: str) -> tuple[Program | None, Program | None, tuple[int, ...]]:
+    score, mask, layout = text.split(BETWEEN)
+    return parse(score) if score else None, parse(mask) if mask else None, tuple(map(int, layout.split()))
+
+
+def _typed(program: Program, scalars: Sequence[float], gap: int = 0) -> tuple[int | float, ...]:
+    """Scalars in their types; an integer that waits for the lengths is ``gap``, keys minus queries."""
+    typed = zip(scalars, program.scalars, strict=True)
+    return tuple((gap if math.isnan(s) else int(s)) if dtype.startswith("int") else s for s, dtype in typed)

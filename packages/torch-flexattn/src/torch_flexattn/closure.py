@@ -1,0 +1,296 @@
+"""What a Python function brings along: the tensors and numbers that it reads from outside, and how to replace them.
+
+A mod is a closure. Numbers in its cells, defaults, globals and bound arguments become places of the program that are
+filled at every call, so a new length or window size needs no new program; tensors become captures. Everything else that
+the code can reach (strings, flags, attributes of objects, classes and modules, dictionaries) is part of what the
+function *is*: there a changed value makes another function.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from .program import Program
+
+MOST_OPEN = 64
+"""Numbers of a list that become places; those of a longer one are part of the function."""
+FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
+"""Modules whose functions are what they are: what those read is not looked at."""
+PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
+
+
+@dataclass
+class Closure:
+    """What :func:`read` found.
+
+    Attributes:
+        identity: hashable: code, types and whatever is neither number nor tensor. Equal identities trace alike.
+        numbers: int and float values, in the order of the walk.
+        tensors: captured tensors, each once.
+        held: objects that ``identity`` names by address, to be kept alive with it.
+    """
+
+    identity: tuple[Any, ...] = ()
+    numbers: list[int | float] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)
+
+
+def read(function: Callable[..., Any]) -> Closure:
+    """What ``function`` reads from outside.
+
+    Example:
+        >>> import torch
+        >>> window, table = 4, torch.zeros(8)
+        >>> found = read(lambda b, h, q, kv: (q - kv < window) & (table[q] > 0))
+        >>> found.numbers, len(found.tensors)
+        ([4], 1)
+    """
+    walk = _Walk()
+    walk.open(function)
+    walk.found.identity = tuple(walk.identity)
+    return walk.found
+
+
+class _Walk:
+    """Visits what a function reaches, once each: ``open`` where numbers can be replaced, ``fix`` where they cannot.
+
+    ``names``: attributes that the code which led to a value may read.
+    """
+
+    def __init__(self) -> None:
+        self.found = Closure()
+        self.identity: list[Any] = []
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def open(self, value: Any, names: frozenset[str] = frozenset()) -> None:
+        kind = type(value)
+        if kind is int or kind is float:
+            self.found.numbers.append(value)
+            self.identity.append(kind)
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif kind is types.FunctionType:
+            if not self._is_known(value, "open"):
+                self._function(value, self.open)
+        elif kind is functools.partial:
+            self.identity += (kind, len(value.args), tuple(value.keywords))
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self.open(part, names)
+        elif kind is types.MethodType:
+            self.identity.append(kind)
+            self.open(value.__func__)
+            self.fix(value.__self__, names | _names_of(value.__func__))
+        elif (kind is tuple or kind is list) and len(value) <= MOST_OPEN:
+            self.identity.append((kind, len(value)))
+            for part in value:
+                self.open(part, names)
+        else:
+            self.fix(value, names)
+
+    def fix(self, value: Any, names: frozenset[str] = frozenset()) -> None:
+        kind = type(value)
+        if kind is int or kind is float:
+            self.identity.append((kind, repr(value)))
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif kind in PLAIN:
+            self.identity.append((kind, repr(value) if kind is complex else value))
+        elif isinstance(value, Program):
+            self.identity.append(value.key)
+        elif kind.__module__ == "numpy" and hasattr(value, "tobytes"):
+            self.identity.append((kind, str(value.dtype), value.shape, value.tobytes()))
+        elif not self._is_known(value):
+            self._compound(value, kind, names)
+
+    def _compound(self, value: Any, kind: type, names: frozenset[str]) -> None:
+        if kind is types.FunctionType:
+            self._function(value, self.fix)
+        elif isinstance(value, tuple | list):
+            self.identity.append((kind, len(value)))
+            for part in value:
+                self.fix(part, names)
+        elif isinstance(value, dict):
+            self.identity.append((kind, tuple(map(repr, value))))
+            for part in value.values():
+                self.fix(part, names)
+        elif isinstance(value, set | frozenset):
+            self.identity.append((kind, tuple(sorted(map(repr, value)))))
+        elif kind is functools.partial or kind is types.MethodType:
+            self.identity.append(kind)
+            whole = kind is functools.partial
+            for part in (value.func, *value.args, value.keywords) if whole else (value.__func__, value.__self__):
+                self.fix(part, names)
+        else:
+            self.identity.append(id(value))
+            self.found.held.append(value)
+            if isinstance(value, types.ModuleType | type):
+                if _root(value) not in FOREIGN:
+                    self._named(value, names)
+            elif _root(kind) != "torch" or isinstance(value, nn.Module):
+                self._object(value, kind, names)
+
+    def _function(self, function: types.FunctionType, visit: Callable[[Any, frozenset[str]], None]) -> None:
+        self.identity.append(function.__code__)
+        if _root(function) in FOREIGN:
+            return
+        names = _names(function.__code__)
+        for part in _parts(function):
+            visit(part, names)
+        for name in _global_names(function):
+            visit(function.__globals__[name], names)
+
+    def _named(self, value: Any, names: frozenset[str]) -> None:
+        """Attributes of a module or class that the code names."""
+        for name in sorted(names):
+            attribute = getattr(value, name, None)
+            if (attribute is not None and not callable(attribute)) or isinstance(attribute, types.FunctionType):
+                self.identity.append(name)
+                self.fix(attribute, names)
+
+    def _object(self, value: Any, kind: type, names: frozenset[str]) -> None:
+        """Attributes of an object, the functions it is called by, and what those name of its class."""
+        called = [
+            f for f in (getattr(kind, n, None) for n in ("__call__", "forward")) if isinstance(f, types.FunctionType)
+        ]
+        for function in called:
+            if _root(function) not in FOREIGN:
+                names |= _names(function.__code__)
+                self.fix(function)
+        if _root(kind) not in FOREIGN:
+            self._named(kind, names)
+        for name, attribute in _attributes(value):
+            if not _is_object(attribute) or name in names:
+                self.identity.append(name)
+                self.fix(attribute, names)
+
+    def _tensor(self, value: Tensor) -> None:
+        found = [n for n, known in enumerate(self.found.tensors) if known is value]
+        number = found[0] if found else len(self.found.tensors)
+        if not found:
+            self.found.tensors.append(value)
+        self.identity.append((number, value.dtype, value.dim(), value.requires_grad))
+
+    def _is_known(self, value: Any, mode: str = "fix") -> bool:
+        """Whether a value was met before, as a function that calls itself meets itself."""
+        number = self._seen.get((mode, id(value)))
+        if number is None:
+            self._seen[mode, id(value)] = len(self._seen)
+            return False
+        self.identity.append(("again", number))
+        return True
+
+
+def _root(value: Any) -> str:
+    """Name of the package that a function, class or module is of."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    return name.partition(".")[0] if isinstance(name, str) else ""
+
+
+def _parts(function: types.FunctionType) -> Iterator[Any]:
+    """Contents of cells and defaults, in a fixed order."""
+    yield from (_content(cell) for cell in function.__closure__ or ())
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty: the function is being defined
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Globals and attributes that the code names, and the functions defined inside it."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return frozenset(code.co_names).union(*map(_names, inner))
+
+
+def _names_of(function: Any) -> frozenset[str]:
+    return _names(function.__code__) if isinstance(function, types.FunctionType) else frozenset()
+
+
+def _global_names(function: types.FunctionType) -> list[str]:
+    scope = function.__globals__
+    found = [n for n in _names(function.__code__) if n in scope]
+    return sorted(n for n in found if _root_of_global(scope[n]) not in FOREIGN)
+
+
+def _root_of_global(value: Any) -> str:
+    """Of a module, class or function; nothing of other values."""
+    known = isinstance(value, types.ModuleType | type | types.FunctionType | types.BuiltinFunctionType)
+    return _root(value) if known else ""
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds, by name; of a module of PyTorch without its machinery."""
+    held = dict(getattr(value, "__dict__", {}))
+    held |= {n: getattr(value, n) for c in type(value).__mro__ for n in _slots(c) if hasattr(value, n)}
+    if isinstance(value, nn.Module):
+        inner = {**value._parameters, **value._buffers, **value._modules}
+        held = {n: a for n, a in held.items() if n == "training" or not n.startswith("_")} | inner
+    yield from sorted(held.items(), key=lambda item: str(item[0]))
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value may lead far away: it is looked at only where the code names it."""
+    return hasattr(value, "__dict__") and not isinstance(value, Tensor | types.FunctionType | functools.partial)
+
+
+def rebuild(function: Callable[..., Any], numbers: Iterator[Any]) -> Callable[..., Any]:
+    """The function with other values in the places of its numbers, taken in the order of :func:`read`."""
+    return _Rebuilding(numbers).of(function)
+
+
+class _Rebuilding:
+    """Replaces what :meth:`_Walk.open` visits; a function that was met before is the new one again."""
+
+    def __init__(self, numbers: Iterator[Any]) -> None:
+        self._numbers = numbers
+        self._new: dict[int, Any] = {}
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is int or kind is float:
+            return next(self._numbers)
+        if kind is types.FunctionType:
+            return self._new[id(value)] if id(value) in self._new else self._function(value)
+        if kind is functools.partial:
+            inner, *args = (self.of(part) for part in (value.func, *value.args))
+            return functools.partial(inner, *args, **{name: self.of(part) for name, part in value.keywords.items()})
+        if kind is types.MethodType:
+            return types.MethodType(self.of(value.__func__), value.__self__)
+        if (kind is tuple or kind is list) and len(value) <= MOST_OPEN:
+            return kind([self.of(part) for part in value])
+        return value
+
+    def _function(self, old: types.FunctionType) -> types.FunctionType:
+        if _root(old) in FOREIGN:
+            return old
+        cells = [types.CellType() for _ in old.__closure__ or ()]
+        new = types.FunctionType(old.__code__, dict(old.__globals__), old.__name__, None, tuple(cells) or None)
+        new.__module__, new.__qualname__ = old.__module__, old.__qualname__
+        self._new[id(old)] = new
+        for cell, was in zip(cells, old.__closure__ or ()):
+            cell.cell_contents = self.of(_content(was))
+        new.__defaults__ = tuple(self.of(part) for part in old.__defaults__ or ()) or None
+        new.__kwdefaults__ = {name: self.of(part) for name, part in (old.__kwdefaults__ or {}).items()} or None
+        for name in _global_names(old):
+            value = old.__globals__[name]
+            if not isinstance(value, types.ModuleType | type):
+                new.__globals__[name] = self.of(value)
+        return new

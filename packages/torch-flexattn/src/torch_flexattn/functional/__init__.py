@@ -1,0 +1,7 @@
+"""Functions without state: they look at the arguments, and call the op."""
+
+from .attention import AuxOutput, AuxRequest, flex_attention
+from .merge import merge_attention
+from .varlen import flex_attention_varlen
+
+__all__ = ["AuxOutput", "AuxRequest", "flex_attention", "flex_attention_varlen", "merge_attention"]

@@ -1,0 +1,170 @@
+"""What the tensors and options of a call must be; every message names the argument and what it got."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..block_mask import BlockMask
+from ..errors import InputError, KindError
+from ..ops.plain import is_autocast_on
+
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def in_autocast_type(*features: Tensor) -> list[Tensor]:
+    """Query, key and value in the type of autocast, where that is on, as in PyTorch's attention; float64 stays."""
+    if not all(isinstance(t, Tensor) for t in features) or not is_autocast_on(features[0]):
+        return list(features)
+    low = torch.get_autocast_dtype(features[0].device.type)
+    return [t.to(low) if t.is_floating_point() and t.dtype != torch.float64 else t for t in features]
+
+
+def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool) -> None:
+    """Ranks, sizes, types and devices of query, key and value.
+
+    Raises:
+        InputError: sizes or devices that do not fit; heads that differ without ``grouped``.
+        KindError: no floating-point tensors of one type.
+    """
+    named = {"query": q, "key": k, "value": v}
+    for name, t in named.items():
+        if not isinstance(t, Tensor):
+            raise KindError(f"{name} must be a tensor, got {type(t).__name__}")
+        if t.dim() != 4:
+            raise InputError(f"{name} must have shape [batch, heads, length, features], got {tuple(t.shape)}")
+        if t.dtype not in FLOATING:
+            raise KindError(f"{name} must be float32, float64, float16 or bfloat16, got {t.dtype}")
+    shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
+    if not q.dtype == k.dtype == v.dtype:
+        raise KindError(f"query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise InputError(f"query, key and value must be on one device, got {q.device}, {k.device}, {v.device}")
+    if q.shape[3] != k.shape[3] or q.shape[3] == 0:
+        raise InputError(f"query and key must have equally many features, at least one: {shapes}")
+    if k.shape[:3] != v.shape[:3]:
+        raise InputError(f"key and value must have the same batch, heads and length: {shapes}")
+    if k.shape[0] not in (1, q.shape[0]):
+        raise InputError(f"key and value must have the batch of query, or 1: {shapes}")
+    if q.shape[1] == k.shape[1]:
+        return
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise InputError(f"the heads of query must be a multiple of those of key: {shapes}")
+    if not grouped:
+        raise InputError(f"query and key have different numbers of heads: pass enable_gqa=True ({shapes})")
+
+
+def check_scale(scale: float | None, width: int) -> float:
+    """The factor of the products.
+
+    Raises:
+        KindError: no number.
+    """
+    if scale is None:
+        return 1 / math.sqrt(width)
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise KindError(f"scale must be a number, got {scale!r}")
+    return float(scale)
+
+
+def check_block_mask(mask: BlockMask, q: Tensor, k: Tensor) -> None:
+    """Raise where a block mask was made for other inputs.
+
+    Raises:
+        InputError: other lengths, batches, heads or device.
+    """
+    batches, heads, queries, keys = mask.shape
+    if (queries, keys) != (q.shape[2], k.shape[2]):
+        raise InputError(
+            f"block_mask is for {queries} queries and {keys} keys, but query has {q.shape[2]} and key {k.shape[2]}: "
+            "cut it with block_mask.crop(q_len, kv_len), or pass mask_mod and no block mask"
+        )
+    if batches not in (1, q.shape[0]) or heads not in (1, q.shape[1]):
+        raise InputError(
+            f"block_mask is for batch {batches} and {heads} heads, but query has batch {q.shape[0]} and {q.shape[1]} "
+            "heads"
+        )
+    if mask.device != q.device:
+        raise InputError(f"block_mask is on {mask.device}, but query is on {q.device}: move it with .to()")
+
+
+def check_offset(value: Tensor | int | None, q: Tensor) -> None:
+    """Raise where ``q_offset`` is neither a number nor one for each batch entry; see :func:`check_per_batch`.
+
+    Raises:
+        KindError: another type.
+        InputError: negative, or another shape or device.
+    """
+    if isinstance(value, bool):
+        raise KindError(f"q_offset must be an integer or a tensor of them, got {type(value).__name__}")
+    if not isinstance(value, int):
+        check_per_batch("q_offset", value, q)
+    elif value < 0:
+        raise InputError(f"q_offset must not be negative, got {value}")
+
+
+def check_per_batch(name: str, value: Tensor | None, q: Tensor, *, most: int | None = None) -> None:
+    """Raise where ``value`` is no integer tensor ``[B]``; its numbers are looked at on a CPU only.
+
+    Raises:
+        KindError: another type.
+        InputError: another shape or device, a negative number, one above ``most``.
+    """
+    if value is None:
+        return
+    if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise KindError(f"{name} must be an int32 or int64 tensor, got {got}")
+    if value.shape != q.shape[:1]:
+        raise InputError(f"{name} must have shape ({q.shape[0]},), one a batch entry, got {tuple(value.shape)}")
+    if value.device != q.device:
+        raise InputError(f"{name} is on {value.device}, but query is on {q.device}")
+    if value.device.type == "cpu" and value.numel() and not torch.compiler.is_compiling():
+        low, high = (int(end) for end in value.aminmax())
+        if low < 0:
+            raise InputError(f"{name} must not be negative, got {low}")
+        if most is not None and high > most:
+            raise InputError(f"{name} must be at most {most}, the number of keys, got {high}")
+
+
+def check_dropout(dropout_p: float) -> None:
+    """Raise where ``dropout_p`` is no share below 1.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, int | float) or not 0 <= dropout_p < 1:
+        raise InputError(f"dropout_p must be in [0, 1), got {dropout_p!r}")
+
+
+def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
+    """Raise where ``sinks`` are not one score a query head.
+
+    Raises:
+        InputError: another shape or device.
+        KindError: no floating-point tensor.
+    """
+    if sinks is None:
+        return
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        raise KindError(f"sinks must be a floating-point tensor, got {getattr(sinks, 'dtype', type(sinks).__name__)}")
+    if sinks.shape != q.shape[1:2]:
+        raise InputError(f"sinks must have shape ({q.shape[1]},), one a query head, got {tuple(sinks.shape)}")
+    if sinks.device != q.device:
+        raise InputError(f"sinks are on {sinks.device}, but query is on {q.device}")
+
+
+def check_captures(name: str, captures: tuple[Tensor, ...], q: Tensor) -> None:
+    """Raise where a captured tensor (but for single numbers) is on another device.
+
+    Raises:
+        InputError: it is.
+    """
+    for capture in captures:
+        if capture.dim() and capture.device != q.device:
+            raise InputError(
+                f"{name} captures a tensor of shape {tuple(capture.shape)} on {capture.device}, but query is on "
+                f"{q.device}: move it there"
+            )

@@ -1,0 +1,273 @@
+"""``flex_attention``: attention as the user's functions say."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as theirs
+
+from .. import reference
+from ..block_mask import BlockMask
+from ..call import BLOCK, Call
+from ..errors import InputError, KindError, UnsupportedError
+from ..masks import with_lengths
+from ..masks_of_calls import block_mask_of
+from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
+from ..mods import mask_mod as as_mask
+from ..mods import score_mod as as_score
+from ..ops import attention as ops
+from ..ops.plain import outside_autocast
+from .arguments import (
+    check_block_mask,
+    check_captures,
+    check_dropout,
+    check_features,
+    check_offset,
+    check_per_batch,
+    check_scale,
+    check_sinks,
+    in_autocast_type,
+)
+
+Backend = Literal["auto", "cpu", "reference"]
+BACKENDS = ("auto", "cpu", "reference")
+
+
+class AuxRequest(NamedTuple):
+    """What a call returns beside its output, as PyTorch's of this name.
+
+    Attributes:
+        lse: the logarithm of the sum of exponentials of each row, ``[B, Hq, L]``.
+        max_scores: the largest score of each row, ``[B, Hq, L]``; it has no gradient.
+
+    Example:
+        >>> AuxRequest(lse=True)
+        AuxRequest(lse=True, max_scores=False)
+
+    Reference:
+        PyTorch, torch.nn.attention.flex_attention.
+    """
+
+    lse: bool = False
+    max_scores: bool = False
+
+
+class AuxOutput(NamedTuple):
+    """What was asked for by :class:`AuxRequest`; ``None`` what was not.
+
+    Attributes:
+        lse: float32 (float64 for float64) ``[B, Hq, L]``; −inf where nothing is visible.
+        max_scores: likewise.
+
+    Example:
+        >>> AuxOutput()
+        AuxOutput(lse=None, max_scores=None)
+
+    Reference:
+        PyTorch, torch.nn.attention.flex_attention.
+    """
+
+    lse: Tensor | None = None
+    max_scores: Tensor | None = None
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: ScoreLike | None = None,
+    block_mask: BlockMask | theirs.BlockMask | MaskLike | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    *,
+    return_aux: AuxRequest | None = None,
+    mask_mod: MaskLike | None = None,
+    q_offset: int | Tensor | None = None,
+    kv_lens: Tensor | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    backend: Backend = "auto",
+    check: bool | None = None,
+) -> Any:
+    """Attention with a score modification and a mask, in time and memory of what is visible.
+
+    For batch ``b``, query head ``h``, query ``i`` and key ``j``: ``s = scale · <query, key>``, then ``score_mod``, then
+    −inf where the mask is False; ``out = Σ_j softmax_j(s) · value``. A query that sees nothing gets 0.
+
+    Args:
+        query: ``[B, Hq, L, E]``; float32, float64, float16 or bfloat16 (16 bits are computed in float32).
+        key: ``[B, Hkv, S, E]``, or ``[1, Hkv, S, E]`` for all of a batch.
+        value: ``[B, Hkv, S, Ev]``, or with batch 1.
+        score_mod: ``(score, b, h, q_idx, kv_idx) -> score``; tensors that it captures may need gradients.
+        block_mask: a :class:`BlockMask`, PyTorch's, or a mask: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
+            The blocks of a mask are found once and remembered.
+        scale: of the products; default ``1/√E``.
+        enable_gqa: allow ``Hq`` to be a multiple of ``Hkv``: neighbouring query heads share a key head.
+        return_lse: return ``(out, lse)``.
+        return_aux: return ``(out, AuxOutput)`` with what it asks for.
+        mask_mod: a mask beside ``block_mask``: both apply.
+        q_offset: what is added to the number of a query, as mods see it: one, or int ``[B]``.
+        kv_lens: int ``[B]``: how many keys of each batch entry there are; those behind are never read.
+        sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
+        dropout_p: share of the softmax that is dropped, the rest scaled by ``1/(1 - dropout_p)``.
+        seed: of the dropout; default: drawn from PyTorch's default generator.
+        backend: ``"auto"`` takes the kernels of the device; ``"reference"`` is dense, in float64, for any derivative.
+        check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise); default:
+            on a CPU.
+
+    Returns:
+        ``[B, Hq, L, Ev]`` with the dimensions in memory in the order of ``query``, or what ``return_lse`` or
+        ``return_aux`` say.
+
+    Raises:
+        InputError: sizes, devices or values that do not fit (also a ValueError).
+        KindError: the wrong type: a dtype, a function with other arguments (also a TypeError).
+        UnsupportedModError: a mod that no kernel can evaluate (also a NotImplementedError).
+        UnsupportedError: a device without kernels.
+        IndexError: see ``check``.
+
+    Example:
+        >>> import torch
+        >>> from torch_flexattn import flex_attention, masks
+        >>> q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+        >>> flex_attention(q, k, v, block_mask=masks.causal()).shape
+        torch.Size([1, 2, 5, 8])
+
+    Reference:
+        FlexAttention (Dong et al., MLSys 2025), section 3; arguments as torch.nn.attention.flex_attention.
+    """
+    query, key, value = in_autocast_type(query, key, value)
+    check_features(query, key, value, grouped=enable_gqa)
+    scale = check_scale(scale, query.shape[3])
+    check_dropout(dropout_p)
+    check_sinks(sinks, query)
+    check_offset(q_offset, query)
+    check_per_batch("kv_lens", kv_lens, query, most=key.shape[2])
+    if backend not in BACKENDS:
+        raise InputError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
+    if return_aux is not None and not hasattr(return_aux, "max_scores"):
+        raise KindError(f"return_aux must be an AuxRequest, got {return_aux!r}")
+    if return_aux is not None and return_lse:
+        raise InputError("return_lse and return_aux exclude each other: ask for lse by AuxRequest(lse=True)")
+    score = None if score_mod is None else as_score(score_mod)
+    if score is not None:
+        check_captures("score_mod", score.captures, query)
+    q_offset = 0 if q_offset is None else q_offset
+    drawn = _seed(seed) if dropout_p else 0
+    wants = AuxRequest(lse=return_lse) if return_aux is None else return_aux
+    if backend == "reference":
+        mod = _whole_mask(block_mask, mask_mod, query, key)
+        with outside_autocast(query):
+            results = _by_reference(query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens)
+    else:
+        if query.device.type != "cpu":
+            raise UnsupportedError(
+                f"there are no kernels for {query.device.type} yet: use backend='reference', or move them to a CPU"
+            )
+        check = query.device.type == "cpu" if check is None else check
+        mask = _blocks(block_mask, mask_mod, query, key, q_offset, check)
+        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores)
+        results = ops.attention(query, key, value, sinks, call)
+    out, lse, largest = results
+    if return_aux is not None:
+        return out, AuxOutput(lse if wants.lse else None, largest if wants.max_scores else None)
+    return (out, lse) if return_lse else out
+
+
+def _seed(seed: int | None) -> int | Tensor:
+    if seed is None:
+        if torch.compiler.is_compiling():
+            return torch.randint(0, 2**31, (1,)).double()
+        return int(torch.randint(0, 2**31, ()).item())
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise KindError(f"seed must be an integer, got {seed!r}")
+    if not 0 <= seed < 2**53:
+        raise InputError(f"seed must be from 0 to 2**53 - 1, got {seed}")
+    return seed
+
+
+def _blocks(
+    block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor, q_offset: Tensor | int, check: bool
+) -> BlockMask | MaskMod | None:
+    """The block mask of the call: the one given, or that of the masks given; under a compiler the mask, for the op."""
+    if torch.compiler.is_compiling():
+        return _mask_of_op(block_mask, mask, q, k)
+    if isinstance(block_mask, theirs.BlockMask):
+        block_mask = BlockMask.from_torch(block_mask)
+    if isinstance(block_mask, BlockMask):
+        check_block_mask(block_mask, q, k)
+        if mask is None:
+            return block_mask
+        if block_mask.listed:
+            raise UnsupportedError("mask_mod beside a block mask made from a list of blocks: combine them before")
+        given: list[MaskLike] = [mask] if block_mask.mod is None else [block_mask.mod, mask]
+    else:
+        given = [m for m in (block_mask, mask) if m is not None]
+    if not given:
+        return None
+    mod = as_mask(given[0])
+    for other in given[1:]:
+        mod = mod & other
+    mod = with_lengths(mod, q.shape[2], k.shape[2])
+    check_captures("mask_mod", mod.captures, q)
+    batches, heads, rows, _ = q.shape
+    return block_mask_of(mod, (batches, heads, rows, k.shape[2]), BLOCK, q.device, q_offset, check)
+
+
+def _mask_of_op(block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor) -> BlockMask | MaskMod | None:
+    if block_mask is not None and mask is not None:
+        raise UnsupportedError("block_mask and mask_mod together under torch.compile: combine them with & outside")
+    given = mask if block_mask is None else block_mask
+    if isinstance(given, BlockMask):
+        check_block_mask(given, q, k)
+    return given if given is None or isinstance(given, BlockMask) else as_mask(given)
+
+
+def _whole_mask(block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor) -> MaskMod | None:
+    """The mask of the call as a function of single positions."""
+    if isinstance(block_mask, theirs.BlockMask):
+        block_mask = BlockMask.from_torch(block_mask)
+    if isinstance(block_mask, BlockMask):
+        check_block_mask(block_mask, q, k)
+        if block_mask.listed:
+            raise UnsupportedError("backend='reference' takes no block mask made from a list of blocks")
+        block_mask = block_mask.mod
+    given = [as_mask(m) for m in (block_mask, mask) if m is not None]
+    if not given:
+        return None
+    return with_lengths(given[0] if len(given) == 1 else given[0] & given[1], q.shape[2], k.shape[2])
+
+
+def _by_reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    score: ScoreMod | None,
+    mask: MaskMod | None,
+    scale: float,
+    sinks: Tensor | None,
+    dropout_p: float,
+    seed: int | Tensor,
+    q_offset: Tensor | int,
+    kv_lens: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dropout = None
+    if dropout_p:
+        from ..kernels.dropout import keep
+
+        b, h, i = (
+            torch.arange(n, device=q.device).view([-1 if d == own else 1 for d in range(4)])
+            for own, n in enumerate(q.shape[:3])
+        )
+        i = i + torch.as_tensor(q_offset, device=q.device).view(-1, 1, 1, 1)
+        dropout = keep(int(seed), b, h, i, 0, k.shape[2], dropout_p) / (1 - dropout_p)
+    out, lse, largest = reference.attention(
+        q, k, v, score_mod=score, mask_mod=mask, scale=scale, sinks=sinks, dropout_mask=dropout, q_offset=q_offset,
+        kv_lens=kv_lens,
+    )  # fmt: skip
+    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return out.to(q.dtype), lse.to(exact), largest.to(exact)

@@ -1,0 +1,165 @@
+"""Sequences of different lengths, packed one after the other: attention inside each, without padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, KindError
+from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
+from ..mods import mask_mod as as_mask
+from ..mods import score_mod as as_score
+from .attention import AuxOutput, AuxRequest, Backend, flex_attention
+
+
+def flex_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    score_mod: ScoreLike | None = None,
+    mask_mod: MaskLike | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    *,
+    return_aux: AuxRequest | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed: int | None = None,
+    backend: Backend = "auto",
+    check: bool | None = None,
+) -> Any:
+    """Attention of packed sequences: queries of sequence ``b`` see keys of sequence ``b`` alone.
+
+    Mods see the number of the sequence as ``b``, and positions inside it, so one mod serves packed and padded inputs.
+
+    Args:
+        query: ``[T, Hq, E]``: the queries of all sequences, one sequence after the other.
+        key: ``[U, Hkv, E]``: their keys, in the same order.
+        value: ``[U, Hkv, Ev]``.
+        cu_seqlens_q: int ``[N + 1]``: where sequences begin and end among the queries: 0, …, ``T``.
+        cu_seqlens_k: int ``[N + 1]``: the same among the keys: 0, …, ``U``.
+        score_mod: as of :func:`flex_attention`.
+        mask_mod: ``(b, h, q_idx, kv_idx) -> bool``, True where visible, inside a sequence.
+        scale: as of :func:`flex_attention`, as are the options after it.
+        enable_gqa: allow ``Hq`` to be a multiple of ``Hkv``.
+        return_lse: return ``(out, lse)``, ``lse`` ``[T, Hq]``.
+        return_aux: return ``(out, AuxOutput)``, each ``[T, Hq]``.
+        sinks: ``[Hq]``.
+        dropout_p: share of the softmax that is dropped, drawn by positions in the packed tensors.
+        seed: of the dropout.
+        backend: of :func:`flex_attention`.
+        check: of :func:`flex_attention`.
+
+    Returns:
+        ``[T, Hq, Ev]``, or what ``return_lse`` or ``return_aux`` say.
+
+    Raises:
+        InputError: shapes that do not fit; ``cu_seqlens`` that do not begin at 0, fall, or do not end at the length.
+        KindError: ``cu_seqlens`` that are no int32 or int64 tensors.
+
+    Example:
+        >>> import torch
+        >>> from torch_flexattn import flex_attention_varlen, masks
+        >>> q, k, v = (torch.randn(7, 2, 8) for _ in range(3))
+        >>> starts = torch.tensor([0, 3, 7])
+        >>> flex_attention_varlen(q, k, v, starts, starts, mask_mod=masks.causal()).shape
+        torch.Size([7, 2, 8])
+
+    Reference:
+        FlexAttention (MLSys 2025), section 3; packed inputs as in FlashAttention's ``varlen`` functions.
+    """
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(t, Tensor) or t.dim() != 3:
+            shape = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
+            raise InputError(f"{name} must have shape [tokens, heads, features], got {shape}")
+    of_q = _sequences("cu_seqlens_q", cu_seqlens_q, query)
+    of_k = _sequences("cu_seqlens_k", cu_seqlens_k, key)
+    if of_q.starts.shape != of_k.starts.shape:
+        raise InputError(
+            f"cu_seqlens_q and cu_seqlens_k must have as many sequences, got {of_q.starts.shape[0] - 1} and "
+            f"{of_k.starts.shape[0] - 1}"
+        )
+    mask = _inside(of_q, of_k)
+    if mask_mod is not None:
+        mask = mask & MaskMod(*_by_sequence(as_mask(mask_mod), of_q, of_k))
+    score = None if score_mod is None else ScoreMod(*_by_sequence(as_score(score_mod), of_q, of_k))
+    q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
+    found = flex_attention(
+        q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
+        seed=seed, backend=backend, check=check,
+    )  # fmt: skip
+    if return_aux is not None:
+        out, aux = found
+        return _packed(out), AuxOutput(*(None if t is None else _packed(t) for t in aux))
+    return tuple(_packed(t) for t in found) if return_lse else _packed(found)
+
+
+class _Sequences:
+    """Tables of packed sequences.
+
+    Attributes:
+        starts: int32 ``[N + 1]``.
+        number: int32 ``[T]``: which sequence a token belongs to.
+        first: int32 ``[T]``: the first token of its sequence.
+    """
+
+    def __init__(self, starts: Tensor, tokens: int) -> None:
+        self.starts = starts.to(torch.int32)
+        places = torch.arange(tokens, dtype=torch.int32, device=starts.device)
+        self.number = (torch.searchsorted(self.starts, places, right=True, out_int32=True) - 1).clamp_(min=0)
+        self.first = self.starts.index_select(0, self.number)
+
+
+def _sequences(name: str, starts: Tensor, tokens: Tensor) -> _Sequences:
+    if not isinstance(starts, Tensor) or starts.dtype not in (torch.int32, torch.int64):
+        got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
+        raise KindError(f"{name} must be an int32 or int64 tensor, got {got}")
+    if starts.dim() != 1 or starts.shape[0] == 0:
+        raise InputError(f"{name} must have shape [sequences + 1], got {tuple(starts.shape)}")
+    if starts.device != tokens.device:
+        raise InputError(f"{name} is on {starts.device}, but the tokens are on {tokens.device}")
+    if starts.device.type == "cpu":
+        wrong = int(starts[0]) != 0 or int(starts[-1]) != tokens.shape[0] or bool((starts.diff() < 0).any())
+        if wrong:
+            raise InputError(f"{name} must go from 0 up to the {tokens.shape[0]} tokens, got {starts.tolist()}")
+    return _Sequences(starts, tokens.shape[0])
+
+
+def _inside(of_q: _Sequences, of_k: _Sequences) -> MaskMod:
+    """Keys of the query's own sequence: from its first to before the next one's."""
+    begin = of_k.starts.index_select(0, of_q.number)
+    end = of_k.starts.index_select(0, of_q.number + 1) if of_q.number.numel() else begin
+    return as_mask(lambda b, h, q_idx, kv_idx: (kv_idx >= begin[q_idx]) & (kv_idx < end[q_idx]))
+
+
+def _by_sequence(
+    mod: Mod, of_q: _Sequences, of_k: _Sequences
+) -> tuple[Any, tuple[Tensor, ...], tuple[int | float, ...]]:
+    """The mod with sequences as its batch and positions inside them."""
+    parts = Assembly()
+
+    def gather(table: Tensor, index: int) -> int:
+        parts.captures.append(table)
+        parts.builder.captures.append(("int32", 1))
+        return parts.builder.add("gather", "int32", index, value=len(parts.captures) - 1)
+
+    query, key = parts.builder.add("q", "int32"), parts.builder.add("kv", "int32")
+    replaced = {}
+    if "b" in mod.dependencies:
+        replaced["b"] = gather(of_q.number, query)
+    if "q" in mod.dependencies:
+        replaced["q"] = parts.builder.add("sub", "int32", query, gather(of_q.first, query))
+    if "kv" in mod.dependencies:
+        replaced["kv"] = parts.builder.add("sub", "int32", key, gather(of_k.first, key))
+    outputs = parts.append(mod, **replaced)
+    return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)
+
+
+def _packed(t: Tensor) -> Tensor:
+    """``[1, H, T, …]`` as ``[T, H, …]``."""
+    return t.squeeze(0).transpose(0, 1)

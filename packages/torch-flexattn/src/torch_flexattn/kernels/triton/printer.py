@@ -1,0 +1,172 @@
+"""A program as Triton statements, each as far outside the loop over keys as what it depends on allows.
+
+Indices have the shapes ``b``, ``h`` scalars, ``q`` ``[BLOCK_M, 1]``, ``kv`` ``[1, BLOCK_N]``; so a value that depends
+on the key alone is computed once a column, not once an element. Triton divides towards zero, as C does: where operands
+may be negative the quotient is corrected to what Python gives. A gather out of range reads nothing and gives 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...program import INPUTS, Node, Program
+
+Place = Literal["once", "row", "inner"]
+PLACES: tuple[Place, ...] = ("once", "row", "inner")
+"""Outside everything (batch and head), once a block of rows, at every block of keys."""
+TYPES = {
+    "bool": "tl.int1", "int32": "tl.int32", "int64": "tl.int64", "float16": "tl.float16", "bfloat16": "tl.bfloat16",
+    "float32": "tl.float32", "float64": "tl.float64",
+}  # fmt: skip
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+IN_16_BITS = ("cast", "where", "neg", "abs", "sign", "min", "max")
+"""Operations that need no more bits than their operands have."""
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+    "ge": ">=", "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>",
+}  # fmt: skip
+_CALLS = {
+    "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})", "sqrt": "tl.sqrt({0})",
+    "rsqrt": "tl.rsqrt({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})", "erf": "tl.erf({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})", "abs": "tl.abs({0})", "where": "tl.where({0}, {1}, {2})", "neg": "(-{0})",
+    "expm1": "(tl.exp({0}) - 1.0)", "log1p": "tl.log(1.0 + {0})", "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
+    "tanh": "(1.0 - 2.0 / (tl.exp2({0} * 2.8853900817779268) + 1.0))",
+    "trunc": "tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",
+    "round": "round_half_even({0})", "pow": "power({0}, {1})",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Statements by place, and the names of the results."""
+
+    lines: dict[Place, list[str]]
+    outputs: list[str]
+
+
+def place_of(dependencies: frozenset[str]) -> Place:
+    """The outermost place where a value with these dependencies is known."""
+    if dependencies <= {"b", "h"}:
+        return "once"
+    return "row" if dependencies <= {"b", "h", "q"} else "inner"
+
+
+def print_program(program: Program, prefix: str, names: dict[str, str], first: tuple[int, int] = (0, 0)) -> Printed:
+    """Triton statements for a program.
+
+    Args:
+        program: what to compute.
+        prefix: of the names of its values.
+        names: of the inputs, by input.
+        first: how many captured tensors and scalars of the kernel belong to programs before this one.
+    """
+    lines: dict[Place, list[str]] = {place: [] for place in PLACES}
+    values: list[str] = []
+    not_negative: list[bool] = []
+    for number, (node, depends) in enumerate(zip(program.nodes, program.dependencies, strict=True)):
+        args = [values[a] for a in node.args]
+        known = [not_negative[a] for a in node.args]
+        not_negative.append(_is_not_negative(node, [program.nodes[a] for a in node.args], known))
+        if node.op in INPUTS:
+            values.append(names[node.op])
+            continue
+        if node.op == "const":
+            values.append(_literal(node))
+            continue
+        if node.op == "scalar":
+            number = f"s{first[1] + int(node.value)}"  # type: ignore[arg-type]
+            as_given = node.dtype == program.scalars[int(node.value)]  # type: ignore[arg-type]
+            values.append(number if as_given else _cast(number, node.dtype, ""))
+            continue
+        name = f"{prefix}{number}"
+        if node.op == "gather":
+            text = _gather(program, node, args, known, first[0])
+        elif node.dtype in ("float16", "bfloat16") and node.op not in IN_16_BITS:  # as PyTorch: in 32, then rounded
+            text = _text(program, node, [f"tl.cast({a}, tl.float32)" for a in args], known)
+            text = f"tl.cast({text}, {TYPES[node.dtype]})"
+        else:
+            text = _text(program, node, args, known)
+        comment = f"  # {node.line}" if node.line else ""
+        lines[place_of(depends)].append(f"{name} = {text}{comment}")
+        values.append(name)
+    return Printed(lines, [values[o] for o in program.outputs])
+
+
+def scores_of(program: Program, output: str, shape: str) -> str:
+    """The modified score in float32 and of the whole tile, of whatever type it is and whatever it depends on."""
+    node, depends = program.nodes[program.outputs[0]], program.dependencies[program.outputs[0]]
+    text = (
+        f"({output})"
+        if node.dtype == "float32" and node.op not in ("const", "scalar")
+        else f"tl.cast({output}, tl.float32)"
+    )
+    return text if "score" in depends else f"({text} + tl.zeros({shape}, tl.float32))"
+
+
+def _text(program: Program, node: Node, args: Sequence[str], known: Sequence[bool]) -> str:
+    whole = node.dtype not in FLOATS
+    if node.op == "cast":
+        if node.dtype == "bool":
+            return f"({args[0]} != 0)"
+        return _cast(args[0], node.dtype, program.nodes[node.args[0]].dtype)
+    if node.op in ("min", "max"):
+        of_nan = "" if whole else ", propagate_nan=tl.PropagateNan.ALL"
+        return f"tl.{node.op}imum({args[0]}, {args[1]}{of_nan})"
+    if node.op == "not":
+        return f"(~{args[0]})" if node.dtype != "bool" else f"({args[0]} == 0)"
+    if node.op == "sign":
+        zero, one = ("0", "1") if whole else ("0.0", "1.0")
+        return f"tl.where({args[0]} > 0, {one}, tl.where({args[0]} < 0, -{one}, {zero}))"
+    if node.op in ("floordiv", "mod"):
+        if not whole:
+            quotient = f"tl.floor({args[0]} / {args[1]})"
+            return quotient if node.op == "floordiv" else f"({args[0]} - {quotient} * {args[1]})"
+        if all(known):
+            return f"({args[0]} {'//' if node.op == 'floordiv' else '%'} {args[1]})"
+        return f"{'floor_div' if node.op == 'floordiv' else 'floor_mod'}({args[0]}, {args[1]})"
+    if node.op in _INFIX:
+        return f"({args[0]} {_INFIX[node.op]} {args[1]})"
+    return _CALLS[node.op].format(*args)
+
+
+def _cast(value: str, dtype: str, own: str) -> str:
+    if dtype == "bfloat16" and own != "float32":  # PyTorch rounds to float32 on the way, too
+        value = f"tl.cast({value}, tl.float32)"
+    return f"tl.cast({value}, {TYPES[dtype]})"
+
+
+def _gather(program: Program, node: Node, args: Sequence[str], known: Sequence[bool], first: int) -> str:
+    """A load with its bounds; indices count from the end where they are negative."""
+    capture = first + int(node.value)  # type: ignore[arg-type]
+    if not args:
+        return f"tl.load(c{capture})"
+    offsets, inside = [], []
+    for dim, (index, positive) in enumerate(zip(args, known, strict=True)):
+        size = f"c{capture}_n{dim}"
+        wrapped = index if positive else f"tl.where({index} < 0, {index} + {size}, {index})"
+        offsets.append(f"({wrapped}) * c{capture}_s{dim}")
+        inside.append(f"({index} < {size})" if positive else f"({index} < {size}) & ({index} >= -{size})")
+    return f"tl.load(c{capture} + ({' + '.join(offsets)}), mask={' & '.join(inside)}, other=0)"
+
+
+def _is_not_negative(node: Node, args: Sequence[Node], known: Sequence[bool]) -> bool:
+    """Whether an integer is 0 or more for certain: not a product, nor a cast from a wider type, which may wrap."""
+    if node.op in ("b", "h", "q", "kv", "abs"):
+        return True
+    if node.op == "const":
+        return 0 <= node.value < 2**30  # type: ignore[operator]
+    if node.op == "cast":
+        return known[0] and args[0].dtype in ("bool", "int32")
+    if node.op in ("add", "floordiv", "mod", "min", "shr", "and", "max"):
+        return bool(known) and (any(known) if node.op == "max" else all(known))
+    return False
+
+
+def _literal(node: Node) -> str:
+    value = node.value
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f'float("{value}")'
+    return repr(value)

@@ -1,0 +1,96 @@
+"""The block mask of a call, built once for a mask and remembered.
+
+Equal programs over the same captured tensors, unchanged since (their version counters tell), with the same numbers and
+lengths are the same mask, whichever function they came from.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .block_mask import BlockMask
+from .build import built
+from .mods import Assembly, MaskMod
+from .reindex import Offset, reindexed
+
+KEPT = 64
+"""Masks that are remembered."""
+
+_masks: OrderedDict[Any, tuple[BlockMask, list[Tensor]]] = OrderedDict()
+"""Each with the tensors that its key names by address."""
+_lock = threading.Lock()
+
+
+def block_mask_of(
+    mod: MaskMod,
+    shape: tuple[int, int, int, int],
+    block: tuple[int, int],
+    device: torch.device,
+    q_offset: Tensor | int = 0,
+    check: bool = False,
+) -> BlockMask:
+    """The blocks of a mask whose queries are numbered from ``q_offset`` on; ``mod`` of the result is the mask itself.
+
+    Args:
+        mod: the mask.
+        shape: batches, heads, queries, keys of the call.
+        block: queries and keys of a block.
+        device: where the call runs.
+        q_offset: one number, or int ``[B]``.
+        check: refuse visible positions that read a captured tensor out of range.
+    """
+    tensors = [*mod.captures, *([] if isinstance(q_offset, int) else [q_offset])]
+    known = all(not t.is_inference() for t in tensors)
+    offset = q_offset if isinstance(q_offset, int) else None
+    key = (
+        mod.program, mod.scalars, offset, shape, block, device, check, torch.compiler.is_compiling(),
+        *((id(t), t._version, tuple(t.shape)) for t in tensors if known),
+    )  # fmt: skip
+    if known:
+        with _lock:
+            found = _masks.get(key)
+            if found is not None:
+                _masks.move_to_end(key)
+                return found[0]
+    with torch.inference_mode(False), torch.no_grad():
+        shifted = _shifted(mod, q_offset)
+        needs = shifted.dependencies
+        small = (shape[0] if "b" in needs else 1, shape[1] if "h" in needs else 1, *shape[2:])
+        found = built(shifted.to(device), small, block, device, check=check)
+        if found.mod is not None and found.mod.program != mod.program:
+            own = BlockMask(found.row_ptr, found.runs, found.shape, block, mod.to(device), found.listed)
+            found = own
+    if known:
+        with _lock:
+            _masks[key] = found, tensors
+            if len(_masks) > KEPT:
+                _masks.popitem(last=False)
+    return found
+
+
+def forget_masks() -> None:
+    """Build every mask anew from now on.
+
+    Example:
+        >>> forget_masks()
+    """
+    with _lock:
+        _masks.clear()
+
+
+def _shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:
+    """The mask as it looks to queries numbered from 0."""
+    if isinstance(q_offset, int):
+        return reindexed(mod, {"q": Offset(q_offset)})
+    parts = Assembly()
+    parts.captures.append(q_offset.to(torch.int32))
+    parts.builder.captures.append(("int32", 1))
+    own = parts.builder.add("gather", "int32", parts.builder.add("b", "int32"), value=0)
+    query = parts.builder.add("add", "int32", parts.builder.add("q", "int32"), own)
+    outputs = parts.append(mod, q=query)
+    return MaskMod(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))

@@ -1,0 +1,252 @@
+"""Masks and score modifications as objects: made from functions, combined, saved, evaluated anywhere.
+
+Both hold a program, the tensors it captures and the numbers it was made with. They are called like the functions they
+came from, on single indices or on tensors that broadcast, so PyTorch's own FlexAttention takes them as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from .errors import KindError
+from .evaluate import evaluator
+from .program import Builder, Program
+from .trace import trace
+
+
+@dataclass(frozen=True, eq=False)
+class Mod:
+    """A program with what fills its places.
+
+    Attributes:
+        program: what is computed.
+        captures: the captured tensors.
+        scalars: the numbers it was made with.
+        numbers: the same as a tensor, float64 on the CPU: in a compiled graph another number is no other graph. NaN
+            where a number waits for the lengths (see ``masks.with_lengths``).
+    """
+
+    program: Program
+    captures: tuple[Tensor, ...] = ()
+    scalars: tuple[int | float, ...] = ()
+    numbers: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Written now, because Dynamo, which reads what is called, cannot read what writes it; so is the program's text.
+        self.program.text  # noqa: B018
+        known = [s if isinstance(s, int | float) else math.nan for s in self.scalars]
+        numbers = torch.tensor(known, dtype=torch.float64)
+        if numbers.is_inference():
+            with torch.inference_mode(False):  # training may use what inference made
+                numbers = numbers.clone()
+        object.__setattr__(self, "numbers", numbers)
+        object.__setattr__(self, "_run", self.program.prepared(evaluator))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.program, self.captures, self.scalars)
+
+    def _evaluate(self, **inputs: Tensor | float) -> Tensor:
+        tensors = {
+            name: x
+            if isinstance(x, Tensor)
+            else torch.tensor(x, dtype=torch.float32 if name == "score" else torch.int32)
+            for name, x in inputs.items()
+        }
+        (result,), _ = self._run(tensors, self.captures, self.scalars)  # type: ignore[attr-defined]
+        return result
+
+    @property
+    def dependencies(self) -> frozenset[str]:
+        """Which of ``b``, ``h``, ``q``, ``kv``, ``score`` it depends on."""
+        return self.program.depends_on
+
+    def to(self, device: torch.device | str) -> Self:
+        """With the captured tensors on another device."""
+        return type(self)(self.program, tuple(c.to(device) for c in self.captures), self.scalars)
+
+    def __repr__(self) -> str:
+        captured = ", ".join(str(tuple(c.shape)) for c in self.captures)
+        return f"{type(self).__name__}({self.program.key}, captures=[{captured}], scalars={list(self.scalars)})"
+
+
+class MaskMod(Mod):
+    """Which keys a query sees; made by :func:`mask_mod`, :mod:`torch_flexattn.masks`, and ``&``, ``|``, ``~``.
+
+    Called with int32 indices ``[...]`` that broadcast, it gives bools of the shape that they broadcast to.
+
+    Example:
+        >>> causal = mask_mod(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+        >>> zero, i = torch.tensor(0), torch.arange(3)
+        >>> (~causal)(zero, zero, torch.tensor(1), i)
+        tensor([False, False,  True])
+    """
+
+    def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """True where visible, of the shape that the indices broadcast to."""
+        result = self._evaluate(b=b, h=h, q=q_idx, kv=kv_idx)
+        return _broadcast(result, b, h, q_idx, kv_idx)
+
+    def __and__(self, other: MaskLike) -> MaskMod:
+        """Visible in both."""
+        return _combined("and", self, mask_mod(other))
+
+    def __rand__(self, other: MaskLike) -> MaskMod:
+        return _combined("and", mask_mod(other), self)
+
+    def __or__(self, other: MaskLike) -> MaskMod:
+        """Visible in either."""
+        return _combined("or", self, mask_mod(other))
+
+    def __ror__(self, other: MaskLike) -> MaskMod:
+        return _combined("or", mask_mod(other), self)
+
+    def __invert__(self) -> MaskMod:
+        """Visible where it was not."""
+        return _combined("not", self)
+
+
+class ScoreMod(Mod):
+    """What becomes of a score; made by :func:`score_mod`, :mod:`torch_flexattn.scores`, and :meth:`then`.
+
+    Called with scores and int32 indices ``[...]`` that broadcast, it gives scores of the shape that they broadcast to.
+
+    Example:
+        >>> far = score_mod(lambda score, b, h, q_idx, kv_idx: score - 0.5 * (q_idx - kv_idx))
+        >>> zero, i = torch.tensor(0), torch.arange(3)
+        >>> far.then(lambda score, b, h, q_idx, kv_idx: 2 * score)(torch.zeros(3), zero, zero, torch.tensor(2), i)
+        tensor([-2., -1.,  0.])
+    """
+
+    def __call__(self, score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        """The new score, of the shape that the arguments broadcast to."""
+        result = self._evaluate(score=score, b=b, h=h, q=q_idx, kv=kv_idx)
+        return _broadcast(result, score, b, h, q_idx, kv_idx)
+
+    def then(self, other: ScoreLike) -> ScoreMod:
+        """``other`` applied to the result of this one."""
+        return compose_scores(self, other)
+
+
+MaskLike = MaskMod | Callable[..., Any]
+ScoreLike = ScoreMod | Callable[..., Any]
+
+
+def mask_mod(function: MaskLike) -> MaskMod:
+    """A mask from a function; usable as a decorator.
+
+    Args:
+        function: ``(b, h, q_idx, kv_idx) -> bool``, of single integers; True where key ``kv_idx`` is visible.
+
+    Raises:
+        KindError: no function of four arguments that returns a bool.
+        UnsupportedModError: it does what a kernel cannot.
+
+    Example:
+        >>> causal = mask_mod(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+        >>> near = mask_mod(lambda b, h, q_idx, kv_idx: q_idx - kv_idx < 2)
+        >>> i = torch.arange(3)
+        >>> (causal & near)(torch.tensor(0), torch.tensor(0), i[:, None], i[None, :]).int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+
+    Reference:
+        FlexAttention (MLSys 2025), section 3.
+    """
+    if isinstance(function, MaskMod):
+        return function
+    _check_callable("mask_mod", function, ScoreMod)
+    traced = trace(function, "mask")
+    return MaskMod(traced.program, traced.captures, traced.scalars)
+
+
+def score_mod(function: ScoreLike) -> ScoreMod:
+    """A score modification from a function; usable as a decorator.
+
+    Args:
+        function: ``(score, b, h, q_idx, kv_idx) -> score``, of single numbers; ``score`` is the scaled product.
+
+    Raises:
+        KindError: no function of five arguments that returns a float.
+        UnsupportedModError: it does what a kernel cannot.
+
+    Example:
+        >>> softcap = score_mod(lambda score, b, h, q_idx, kv_idx: 20 * torch.tanh(score / 20))
+        >>> zero = torch.tensor(0)
+        >>> softcap(torch.tensor(40.0), zero, zero, zero, zero)
+        tensor(19.2806)
+
+    Reference:
+        FlexAttention (MLSys 2025), section 3.
+    """
+    if isinstance(function, ScoreMod):
+        return function
+    _check_callable("score_mod", function, MaskMod)
+    traced = trace(function, "score")
+    return ScoreMod(traced.program, traced.captures, traced.scalars)
+
+
+def compose_scores(*mods: ScoreLike) -> ScoreMod:
+    """One score modification that applies all, first to last.
+
+    Example:
+        >>> double = score_mod(lambda score, b, h, q, kv: score * 2)
+        >>> zero = torch.tensor(0)
+        >>> compose_scores(double, lambda score, b, h, q, kv: score + 1)(torch.tensor(3.0), zero, zero, zero, zero)
+        tensor(7.)
+    """
+    parts = Assembly()
+    score = parts.builder.add("score", "float32")
+    for mod in mods:
+        (score,) = parts.append(score_mod(mod), score=score)
+    return ScoreMod(parts.builder.finish([score]), tuple(parts.captures), tuple(parts.scalars))
+
+
+class Assembly:
+    """Puts mods together into one program: a tensor that several capture is captured once."""
+
+    def __init__(self) -> None:
+        self.builder = Builder()
+        self.captures: list[Tensor] = []
+        self.scalars: list[int | float] = []
+
+    def append(self, mod: Mod, **replaced: int) -> list[int]:
+        """Add the nodes of ``mod``; the numbers of its outputs. ``replaced``: nodes that stand for its inputs."""
+        captures = []
+        for tensor, spec in zip(mod.captures, mod.program.captures, strict=True):
+            places = [n for n, known in enumerate(self.captures) if known is tensor]
+            if not places:
+                places = [len(self.captures)]
+                self.captures.append(tensor)
+                self.builder.captures.append(spec)
+            captures.append(places[0])
+        first = len(self.scalars)
+        self.scalars += mod.scalars
+        self.builder.scalars += mod.program.scalars
+        scalars = range(first, len(self.scalars))
+        return self.builder.inline(mod.program, captures, scalars, replaced)
+
+
+def _combined(op: str, *mods: MaskMod) -> MaskMod:
+    parts = Assembly()
+    outputs = [output for mod in mods for output in parts.append(mod)]
+    program = parts.builder.finish([parts.builder.add(op, "bool", *outputs)])
+    return MaskMod(program, tuple(parts.captures), tuple(parts.scalars))
+
+
+def _check_callable(name: str, function: object, other: type) -> None:
+    if isinstance(function, other):
+        raise KindError(f"{name} got a {other.__name__}: the two were swapped")
+    if not callable(function):
+        raise KindError(f"{name} must be a function, got {type(function).__name__}")
+
+
+def _broadcast(result: Tensor, *inputs: Tensor | int) -> Tensor:
+    shape = torch.broadcast_shapes(*(i.shape for i in inputs if isinstance(i, Tensor)))
+    return result if result.shape == shape else result.expand(shape)

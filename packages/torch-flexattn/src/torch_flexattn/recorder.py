@@ -1,0 +1,141 @@
+"""What happens to a function while it is recorded: the user's lines are noted, a read of a table becomes one operation,
+numbers that were made tensors promote like the numbers they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .errors import KindError
+
+SIZES = (
+    vars(torch._C.TensorBase)["shape"].__get__,
+    Tensor.size,
+    Tensor.__len__,
+    Tensor.numel,
+    Tensor.nelement,
+    torch.numel,
+)
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+OPERATORS = (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "div",
+    "truediv",
+    "rtruediv",
+    "rdiv",
+    "floordiv",
+    "rfloordiv",
+    "floor_divide",
+    "mod",
+    "rmod",
+    "remainder",
+    "pow",
+    "rpow",
+    "neg",
+    "abs",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+    "rlshift",
+    "rrshift",
+)
+_HERE, _TORCH = str(Path(__file__).parent), str(Path(torch.__file__).parent)
+
+
+class Recorder(TorchFunctionMode):
+    """See above.
+
+    Args:
+        numbers: Python numbers, as tensors whose values are open.
+
+    Attributes:
+        reads_size: whether the size of a captured tensor was asked for.
+    """
+
+    def __init__(self, numbers: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.reads_size = False
+        self._numbers = {id(n): n for n in numbers}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        line = user_line(sys._getframe(1))
+        if line:
+            fx_traceback.set_stack_trace([line])
+        self.reads_size |= func in SIZES
+        if func is Tensor.__getitem__:
+            return _read(line, *args)
+        kwargs = kwargs or {}
+        if not any(id(a) in self._numbers for a in (*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        return self._with_numbers(func, args, kwargs)
+
+    def _with_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``func``; as of Python's numbers, the type of the result is that of its tensors."""
+        name = getattr(func, "__name__", "").strip("_")
+        values = (args[1:] if name == "where" else args, kwargs.values())
+        others = [a.dtype for group in values for a in group if isinstance(a, Tensor) and id(a) not in self._numbers]
+        if not others:
+            if name not in OPERATORS:
+                return func(*args, **kwargs)
+            result = func(*(self._exact(a) for a in args), **kwargs)
+            self._numbers[id(result)] = result
+            return result
+        meet = others[0]
+        for other in others[1:]:
+            meet = torch.promote_types(meet, other)
+
+        def typed(a: Any) -> Any:
+            return _typed(a, meet, keep=name in COMPARISONS) if id(a) in self._numbers else a
+
+        return func(*map(typed, args), **{key: typed(a) for key, a in kwargs.items()})
+
+    def _exact(self, a: Any) -> Any:
+        """An operand of Python's arithmetic, whose integers do not overflow."""
+        return a.long() if id(a) in self._numbers and not a.is_floating_point() else a
+
+
+def user_line(frame: Any) -> str:
+    """``file:line`` of the innermost frame that is neither PyTorch's nor ours."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_HERE, _TORCH)) and not file.startswith("<"):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _typed(number: Tensor, meet: torch.dtype, *, keep: bool) -> Tensor:
+    """A number in the type in which it meets tensors of type ``meet``; ``keep``: of integers, not a smaller one."""
+    if number.is_floating_point():
+        return number.to(meet) if meet.is_floating_point else number
+    if meet.is_floating_point:
+        return number.to(meet)
+    if meet == torch.bool or (keep and number.dtype == torch.int64):
+        return number.long()
+    return number.to(meet)
+
+
+def _read(line: str, tensor: Tensor, index: Any) -> Tensor:
+    indices = index if isinstance(index, tuple) else (index,)
+    of_tensors = [i for i in indices if isinstance(i, Tensor)]
+    wrong = [i.dtype for i in of_tensors if i.is_floating_point() or i.dtype == torch.bool]
+    if wrong:
+        raise KindError(f"the mod{f' at {line}' if line else ''} indexes with {wrong[0]}, not with integers")
+    if of_tensors and all(isinstance(i, Tensor | int) for i in indices):
+        return torch.ops.aten.index.Tensor(tensor, [i if isinstance(i, Tensor) else torch.full((), i) for i in indices])
+    return tensor[index]
