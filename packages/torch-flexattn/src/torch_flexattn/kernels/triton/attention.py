@@ -42,7 +42,7 @@ class Tiles:
 
 
 def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
-    """Tiles of the forward kernel (128 features of 16 bits were measured on an H200, the others follow)."""
+    """Tiles of the forward kernel: what fits into shared memory; which are fast is not measured yet."""
     if element_bytes > 2:
         tiles = Tiles(64, 32, 4, 2) if width <= 128 else Tiles(32, 32, 4, 1)
     elif width <= 128:
@@ -53,7 +53,7 @@ def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Til
 
 
 def backward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
-    """Tiles of the backward kernel."""
+    """Tiles of the backward kernel, likewise."""
     if element_bytes > 2:
         tiles = Tiles(32, 32, 4, 1)
     elif width <= 128:
