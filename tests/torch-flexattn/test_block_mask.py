@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from torch_flexattn import masks
 from torch_flexattn.block_mask import BlockMask
 from torch_flexattn.build import create_block_mask, create_mask
 from torch_flexattn.errors import InputError
@@ -102,6 +103,19 @@ def test_device_of_a_meta_mask():
     mask = make().to("meta")
     assert {t.device.type for t in pytree.tree_leaves(mask)} == {"meta"}
     assert mask.device.type == "meta"
+
+
+@pytest.mark.parametrize("content", [b"", b"text, not a file of PyTorch", b"\x80\x02}q\x00", b"PK\x03\x04 cut short"])
+def test_file_that_is_none_of_pytorch(tmp_path, content):
+    (tmp_path / "mask.pt").write_bytes(content)
+    with pytest.raises(InputError, match=r"path '.*mask.pt' holds no block mask"):
+        BlockMask.load(tmp_path / "mask.pt")
+
+
+def test_masks_that_wait_for_the_lengths_get_them():
+    mask = masks.causal("bottom_right")
+    assert create_mask(mask, None, None, 2, 3).tolist() == [[[[True, True, False], [True, True, True]]]]
+    assert create_block_mask(mask, None, None, 32, 64, BLOCK_SIZE=16).nnz_blocks() == (2, 5)
 
 
 def test_file_of_something_else(tmp_path):

@@ -247,6 +247,15 @@ def test_bad_numbers_stay_with_the_rows_that_see_them(attend, mask_named, score_
     assert_close(got[0][0, 1][~sane[0, 1]], expected[0][0, 1][~sane[0, 1]], equal_nan=True)
 
 
+@pytest.mark.parametrize("bad", ["q", "k"])
+def test_bad_numbers_with_few_keys(bad):
+    q, k, v = inputs(3, 4, dtype=torch.float32)
+    {"q": q, "k": k}[bad][0, 0, 1, 2] = math.nan
+    out, _, _ = forward(q, k, v, mask=None, score=None, scale=1.0)
+    assert out[0, 0, 1].isnan().all()
+    assert out[1].isfinite().all()
+
+
 def test_plus_infinity_of_a_modification_stays_in_its_row():
     q, k, v = inputs(20, 20)
     mod = score_mod(lambda s, b, h, q, kv: torch.where((q == 3) & (kv == 4), float("inf"), s))

@@ -186,6 +186,8 @@ def test_empty_inputs(batch: int, rows: int, keys: int) -> None:
 def test_no_heads() -> None:
     out = flex_attention(torch.zeros(2, 0, 3, 4), torch.zeros(2, 0, 5, 4), torch.zeros(2, 0, 5, 4))
     assert out.shape == (2, 0, 3, 4)
+    none = torch.zeros(2, 0, 3, 4)
+    assert flex_attention(none, none, none, backend="reference").shape == (2, 0, 3, 4)
 
 
 def test_strided_inputs_and_the_order_of_the_output() -> None:
@@ -650,3 +652,16 @@ def test_agrees_with_pytorchs_flex_attention_on_its_own_examples(mod, mask) -> N
     if mod is not None:
         wrapped = theirs.flex_attention(q, k, v, score_mod=score_mod(mod), block_mask=block_mask)
         torch.testing.assert_close(wrapped, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_alibi_of_too_few_heads_names_the_read():
+    q = torch.randn(1, 4, 32, 8)
+    with pytest.raises(IndexError, match=r"captured tensor out of range .*h=2"):
+        flex_attention(q, q, q, scores.alibi(2), mask_mod=CAUSAL)
+
+
+@pytest.mark.parametrize("offset", [2**31, torch.tensor([2**31])])
+def test_offsets_that_int32_cannot_count(offset):
+    q = torch.randn(1, 1, 4, 8)
+    with pytest.raises(InputError, match=r"q_offset must be at most 2147483644 with 4 queries .* got 2147483648"):
+        flex_attention(q, q, q, mask_mod=CAUSAL, q_offset=offset)

@@ -266,9 +266,16 @@ class BlockMask:
             device: where the tensors go; by default where they were.
 
         Raises:
-            InputError: made by another version.
+            InputError: no file of a block mask, or one made by another version.
+            OSError: no file that can be read.
         """
-        return cls.from_state(torch.load(path, map_location=device, weights_only=True))
+        try:
+            state = torch.load(path, map_location=device, weights_only=True)
+        except OSError:
+            raise
+        except Exception as error:  # of other files, the unpickler's may be any
+            raise InputError(f"path {str(path)!r} holds no block mask: {error}") from error
+        return cls.from_state(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BlockMask.from_state, (self.state(),)

@@ -14,6 +14,7 @@ from .analysis.geometry import Blocks, Geometry
 from .analysis.quadtree import classify, classify_exactly
 from .block_mask import BlockMask
 from .errors import InputError, KindError
+from .masks.lengths import with_lengths
 from .mods import MaskLike, MaskMod, mask_mod
 from .reindex import everything
 from .runs import assemble, columns_of
@@ -68,7 +69,7 @@ def create_block_mask(
     Reference:
         FlexAttention (MLSys 2025), section 3.2, for what a block mask is.
     """
-    mod = _traced(mask_mod)
+    traced = _traced(mask_mod)
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
     block = block_size(BLOCK_SIZE)
@@ -78,6 +79,7 @@ def create_block_mask(
             raise KindError(f"{name} must be an integer, got {size!r}")
         if not 0 <= size <= 2**30:
             raise InputError(f"{name} must be from 0 to 2**30, got {size}")
+    mod = with_lengths(traced, Q_LEN, KV_LEN)
     with torch.inference_mode(False), torch.no_grad():  # training may use what inference built
         where = _device(device, mod)
         mod = _placed(mod, where)
@@ -105,7 +107,7 @@ def create_mask(
         tensor([[[[1, 0, 0],
                   [1, 1, 0]]]], dtype=torch.int32)
     """
-    mod = _traced(mask_mod)
+    mod = with_lengths(_traced(mask_mod), Q_LEN, KV_LEN)
     where = _device(device, mod)
     indices = []
     for place, size in enumerate((1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN)):

@@ -57,7 +57,7 @@ def attention(
     (batch, heads, rows, width), (_, groups, columns, _) = q.shape, k.shape
     is_wide = q.dtype == torch.float64
     q, k, v = (t.double() for t in (q, k, v))
-    k, v = (t.expand(batch, -1, -1, -1).repeat_interleave(heads // groups, dim=1) for t in (k, v))
+    k, v = (t.expand(batch, -1, -1, -1).repeat_interleave(heads // max(groups, 1), dim=1) for t in (k, v))
     index = _positions(q, columns, q_offset)
     seen = _visible(mask_mod, index, kv_lens)
 

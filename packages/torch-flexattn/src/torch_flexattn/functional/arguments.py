@@ -95,14 +95,22 @@ def check_offset(value: Tensor | int | None, q: Tensor) -> None:
 
     Raises:
         KindError: another type.
-        InputError: negative, or another shape or device.
+        InputError: negative, or another shape or device; a query numbered 2³¹ or more.
     """
     if isinstance(value, bool):
         raise KindError(f"q_offset must be an integer or a tensor of them, got {type(value).__name__}")
-    if not isinstance(value, int):
+    if isinstance(value, int):
+        if value < 0:
+            raise InputError(f"q_offset must not be negative, got {value}")
+        high = value
+    else:
         check_per_batch("q_offset", value, q)
-    elif value < 0:
-        raise InputError(f"q_offset must not be negative, got {value}")
+        if value is None or value.device.type != "cpu" or not value.numel() or torch.compiler.is_compiling():
+            return
+        high = int(value.max())
+    most = 2**31 - max(q.shape[2], 1)
+    if high > most:
+        raise InputError(f"q_offset must be at most {most} with {q.shape[2]} queries (indices are int32), got {high}")
 
 
 def check_per_batch(name: str, value: Tensor | None, q: Tensor, *, most: int | None = None) -> None:

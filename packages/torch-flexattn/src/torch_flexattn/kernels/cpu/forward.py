@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...mods import ScoreMod
 from ...widen import widened
-from .fused import fused_forward, is_served, merged
+from .fused import fused_forward, has_numbers, is_served, merged
 from .programs import tile_program
 from .steps import Step
 from .tile import MINUS_INFINITY, Attention, Tile, check_inside, exponential, product
@@ -84,7 +84,8 @@ def _forward(
     lse = torch.empty(*shape, 1, dtype=call.dtype)
     largest = torch.empty_like(lse) if want_max else None
     sink = None if sinks is None else call.by_lane(sinks.to(call.dtype).view(1, -1, 1, 1).expand(*shape, 1))
-    softmax = _fused if is_served(call) and not want_max and not careful else _softmax
+    is_fused = not want_max and not careful and is_served(call) and has_numbers(call)
+    softmax = _fused if is_fused else _softmax
     for lane, rows in call.rows():
         tile = Tile(call, lane, rows, careful=careful)
         of_out, of_lse, top = softmax(tile)

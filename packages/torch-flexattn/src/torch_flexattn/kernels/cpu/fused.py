@@ -27,6 +27,12 @@ def is_served(call: Attention) -> bool:
     return not any(of_mask < of_query and name in mask.mod.dependencies for name, of_mask, of_query in planes)
 
 
+def has_numbers(call: Attention) -> bool:
+    """Whether queries and keys are finite: of NaN the operation makes 0 where there are few keys."""
+    total = call.q.sum(dtype=call.dtype) + call.k.sum(dtype=call.dtype)
+    return bool((total * call.scale).isfinite())
+
+
 def fused_forward(tile: Tile, step: Step) -> tuple[Tensor, Tensor]:
     """``out`` ``[products, rows, width]`` and ``lse`` ``[products, rows, 1]`` of one step."""
     query, key, value, bias = _operands(tile, step)

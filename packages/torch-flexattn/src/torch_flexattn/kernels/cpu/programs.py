@@ -149,8 +149,9 @@ def _spread(
         parts = [p.unfold(-1, n, 1) for p, n in zip(x.squeeze(-2).split([rows + n - 1 for n in keys], -1), keys)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, -1)).flip(-2)
 
-    if outside is not None:
-        outside = tile(outside) if bool(outside.any()) else None
+    if outside is not None:  # reads whose index is the head's alone are wrong, or not, on all diagonals
+        whole = torch.broadcast_shapes(outside.shape, (1, distances.shape[0]))
+        outside = tile(outside.expand(whole)) if bool(outside.any()) else None
     return [tile(r) for r in results], outside
 
 
