@@ -5,7 +5,6 @@ Exit status 1 when ours was wrong somewhere.
 """
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,8 @@ from benchmarks import provenance, table
 from benchmarks.case import Case, Fact, matches
 from benchmarks.ceilings import Ceilings
 from benchmarks.clock import clock_for
-from benchmarks.driver import Refused, measure_fact, run_case
+from benchmarks.declarations import declarations
+from benchmarks.driver import DeviceLost, Refused, measure_fact, reason, run_case
 from benchmarks.progress import Progress
 from benchmarks.result import Result, load, merge, save, significant
 
@@ -56,7 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    declared = _declarations(options.package, line)
+    try:
+        declared = declarations(options.package)
+    except ValueError as error:
+        line.error(str(error))
     wanted = [*options.filter]
     items = [
         item
@@ -78,21 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print(result)
     refused = [name for name, why in result.not_run.items() if why.startswith("refused")]
     return 1 if refused else 0
-
-
-def _declarations(package: str, line: argparse.ArgumentParser) -> ModuleType:
-    """The module ``benchmarks.<import name>``, with every package of the checkout importable."""
-    sys.path[:0] = [str(path) for path in sorted(provenance.ROOT.glob("packages/*/src"))]
-    name = package.replace("-", "_")
-    try:
-        module = importlib.import_module(f"benchmarks.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"benchmarks.{name}":
-            raise
-        line.error(f"no benchmarks for {package!r}: there is no benchmarks/{name}.py")
-    if not hasattr(module, "cases"):
-        line.error(f"benchmarks/{name}.py declares no cases()")
-    return module
 
 
 def _run(
@@ -128,6 +116,10 @@ def _run(
             result = replace(result, not_run=result.not_run | {item.name: f"not installed: {error}"})
         except torch.OutOfMemoryError as error:
             result = replace(result, not_run=result.not_run | {item.name: f"out of memory: {str(error)[:200]}"})
+        except DeviceLost:
+            raise
+        except Exception as error:  # what else goes wrong in one item is no reason to lose the others
+            result = replace(result, not_run=result.not_run | {item.name: f"refused: {item.name}: {reason(error)}"})
         roofs = {name: significant(value) for name, value in ceilings.measured.items()}
         result = replace(result, ceilings=roofs)
         if options.out:

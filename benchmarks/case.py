@@ -44,6 +44,8 @@ class Case:
         reference: ``reference(inputs)`` gives the outputs in float64 (or exact integers), by the plainest means.
         tolerance: largest allowed error of everyone: a number, in the measure of `benchmarks.check.relative_error`, or
             a function of the inputs that gives the largest allowed ``|out - ref|`` of every element of the outputs.
+        compared: ``compared(inputs, outputs)`` gives what of the outputs is compared with the reference; default: all.
+            Never timed.
         peer_tolerance: peer → its own tolerance, for a peer that computes in a lower precision by design.
         flops, bytes: work that the task needs at least, as a number or a function of the inputs; ``bytes`` counts
             each input read once and each output written once unless ``note`` says otherwise.
@@ -61,6 +63,7 @@ class Case:
     reference: Callable[[Any], Outputs]
     tolerance: Tolerance
     peers: Mapping[str, Runner | Skip] = field(default_factory=dict)
+    compared: Callable[[Any, Outputs], Outputs] | None = None
     peer_tolerance: Mapping[str, Tolerance] = field(default_factory=dict)
     flops: float | Callable[[Any], float] = 0.0
     bytes: float | Callable[[Any], float] = 0.0

@@ -24,11 +24,15 @@ from benchmarks.result import CaseResult, FactResult, Times, significant
 
 OURS = "ours"
 
-__all__ = ["Refused", "alternate", "meets", "measure_fact", "run_case"]
+__all__ = ["DeviceLost", "Refused", "alternate", "meets", "measure_fact", "reason", "run_case"]
 
 
 class Refused(Exception):
     """Ours is wrong, so its time means nothing."""
+
+
+class DeviceLost(RuntimeError):
+    """A peer broke the CUDA context: nothing can be measured in this process any more."""
 
 
 @dataclass
@@ -55,6 +59,9 @@ def run_case(
     def allowed(tolerance: Tolerance) -> float | Outputs:
         return tolerance(inputs) if callable(tolerance) else tolerance
 
+    def judge(outputs: Outputs, tolerance: float | Outputs) -> tuple[float, float | None]:
+        return _judge(case.compared(inputs, outputs) if case.compared else outputs, reference, tolerance)
+
     skipped = {name: peer.reason for name, peer in case.peers.items() if isinstance(peer, Skip)}
     skipped |= {name: "left out by --without" for name in case.peers if name in without}
     contenders: dict[str, _Contender] = {}
@@ -62,11 +69,11 @@ def run_case(
     for name, runner in runners.items():
         tolerance = allowed(case.peer_tolerance.get(name, case.tolerance))
         try:
-            contenders[name] = _admit(runner, inputs, reference, tolerance, device, clock)
+            contenders[name] = _admit(runner, inputs, judge, tolerance, device, clock)
         except Exception as error:  # a peer may fail in any way; ours may not
             if name == OURS:
-                raise Refused(f"{case.name}: {_reason(error)}") from error
-            skipped[name] = _reason(error)
+                raise Refused(f"{case.name}: {reason(error)}") from error
+            skipped[name] = reason(error)
             _raise_if_device_is_lost(device, name)
 
     def time(sampler: Callable[[_Contender], float], names: Iterable[str]) -> dict[str, list[float]]:
@@ -80,7 +87,7 @@ def run_case(
     cold = time(lambda entry: clock.cold(entry.run), warm) if clock.asynchronous else None
     call = time(lambda entry: clock.call(entry.run, entry.calls), cold) if cold else None
     try:
-        _judge(contenders[OURS].run(), reference, allowed(case.tolerance))
+        judge(contenders[OURS].run(), allowed(case.tolerance))
     except ValueError as error:
         raise Refused(f"{case.name}: right before timing, not after it: {error}") from error
 
@@ -123,12 +130,18 @@ def alternate(
                 try:
                     times[name].append(samplers[name]())
                 except Exception as error:
-                    failed[name] = _reason(error)
+                    failed[name] = reason(error)
                     del times[name]
     finally:
         if collecting:
             gc.enable()
     return times, failed
+
+
+def reason(error: Exception) -> str:
+    """Type and first line of an error."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
 def measure_fact(fact: Fact, device: torch.device) -> FactResult:
@@ -182,7 +195,7 @@ def _judge(outputs: Outputs, reference: Outputs, tolerance: float | Outputs) -> 
 def _admit(
     runner: Runner,
     inputs: Any,
-    reference: Outputs,
+    judge: Callable[[Outputs, float | Outputs], tuple[float, float | None]],
     tolerance: float | Outputs,
     device: torch.device,
     clock: Clock,
@@ -197,7 +210,7 @@ def _admit(
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         peak = torch.cuda.max_memory_allocated(device) - before
-    error, share = _judge(outputs, reference, tolerance)
+    error, share = judge(outputs, tolerance)
     return _Contender(run, calls_per_sample(clock, run), error, share, peak)
 
 
@@ -206,12 +219,7 @@ def _raise_if_device_is_lost(device: torch.device, peer: str) -> None:
         try:
             torch.cuda.synchronize(device)
         except RuntimeError as error:
-            raise RuntimeError(f"peer {peer!r} broke the CUDA context; run again with --without {peer}") from error
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+            raise DeviceLost(f"peer {peer!r} broke the CUDA context; run again with --without {peer}") from error
 
 
 def _medians(times: Mapping[str, Sequence[float]], skipped: Mapping[str, str]) -> dict[str, float]:

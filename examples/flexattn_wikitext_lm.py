@@ -11,32 +11,29 @@ model by PyTorch's own attention, with the mask and ALiBi as one tensor.
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch_flexattn import create_block_mask, create_mask, flex_attention, masks, scores
+from torch_flexattn.data import load_wikitext_documents
 
-TITLE = re.compile(r"^ = [^=].*[^=] = $", re.M)
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Text:
-    """The characters of all articles of a file, one after the other, and where each article begins."""
+    """The characters of all articles of a split, one after the other, and where each article begins and ends."""
 
-    def __init__(self, path: Path, characters: str = "") -> None:
-        text = path.read_text(encoding="utf-8")
+    def __init__(self, articles: list[str], characters: str = "") -> None:
+        text = "".join(articles)
         self.characters = characters or "".join(sorted(set(text)))
         number = {c: n for n, c in enumerate(self.characters, 1)}  # 0 is any other
         self.tokens = torch.tensor([number.get(c, 0) for c in text])
-        self.starts = torch.tensor([0, *(found.start() for found in TITLE.finditer(text))])
+        self.starts = torch.tensor([0, *(len(article) for article in articles)]).cumsum(0)
 
     def row(self, start: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens `[length]`, those after them, and the bounds of documents inside the row, from 0 to `length`."""
@@ -97,12 +94,6 @@ def test_loss(model: LanguageModel, text: Text, length: int, rows: int, kind: st
     return sum(row_loss(model, text, start, length, kind).item() for start in starts) / rows
 
 
-def folder(root: str | None) -> Path:
-    """Where the files are: `root`, $TORCH_EXT_DATA, or `shared/data` beside the checkout."""
-    given = root or os.environ.get("TORCH_EXT_DATA")
-    return (Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data") / "wikitext-2"
-
-
 def main(arguments: list[str] | None = None) -> int:
     line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     line.add_argument("--steps", type=int, default=200)
@@ -112,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     line.add_argument("--layers", type=int, default=2)
     line.add_argument("--rows", type=int, default=8, help="rows of the test loss (default: %(default)s)")
     line.add_argument("--attention", choices=("flex", "dense"), default="flex")
-    line.add_argument("--root", help="folder that holds wikitext-2; default: $TORCH_EXT_DATA, or ../shared/data")
+    line.add_argument("--root", help="folder that holds wikitext-2; default: ../shared/data, or $TORCH_EXT_DATA")
     line.add_argument("--seed", type=int, default=0)
     line.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = line.parse_args(arguments)
@@ -121,15 +112,16 @@ def main(arguments: list[str] | None = None) -> int:
             line.error(f"--{name} must be at least 1, got {getattr(options, name)}")
     if options.width % options.heads:
         line.error(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
-    where = folder(options.root)
-    if not (where / "valid.txt").is_file():
-        print(f"no {where / 'valid.txt'}: --root names the folder that holds wikitext-2", file=sys.stderr)
+    try:
+        articles = [load_wikitext_documents(split, options.root) for split in ("valid", "test")]
+    except FileNotFoundError as error:
+        print(f"{error}: --root names the folder that holds wikitext-2", file=sys.stderr)
         return 2
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    training = Text(where / "valid.txt")  # the two splits that are small
-    test = Text(where / "test.txt", training.characters)
+    training = Text(articles[0])  # the two splits that are small
+    test = Text(articles[1], training.characters)
     model = LanguageModel(len(training.characters) + 1, options.width, options.heads, options.layers)
     print(f"{len(training.tokens):,} characters, {len(training.starts) - 1} articles, rows of {options.length}")
     print(f"test loss {test_loss(model, test, options.length, options.rows, options.attention):.3f} nats before")

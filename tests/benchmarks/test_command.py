@@ -74,6 +74,19 @@ def test_a_fact_whose_library_is_missing_is_recorded_and_the_run_goes_on(toy, tm
     assert "accuracy: not installed: training needs lightning" in capsys.readouterr().out
 
 
+def test_a_fact_that_fails_is_in_the_file_as_refused_and_the_run_goes_on(toy, tmp_path):
+    def fails(device, seed):
+        raise RuntimeError("no such kernel\nsecond line")
+
+    module, out = sys.modules["benchmarks.torch_toy"], tmp_path / "r.json"
+    known = module.facts()
+    module.facts = lambda: [Fact(name="speed", measure=fails), *known]
+    assert main(["torch-toy", "--filter", "speed", "--filter", "bytes", "--device", "cpu", "--out", str(out)]) == 1
+    result = load(out)
+    assert result.not_run == {"speed": "refused: speed: RuntimeError: no such kernel"}
+    assert [fact.name for fact in result.facts] == ["bytes/edge"]
+
+
 def test_merge_adds_to_a_file(toy, tmp_path):
     out = str(tmp_path / "r.json")
     common = ["torch-toy", "--device", "cpu", "--threads", "1", "--commit", "abc", "--out", out]

@@ -132,6 +132,14 @@ def test_a_bound_is_computed_once_for_all(toy_case, ceilings):
     assert len(asked) == 1
 
 
+def test_a_part_of_the_outputs_may_stand_for_all(toy_case, ceilings):
+    first_rows = {"compared": lambda x, out: out[:8], "reference": lambda x: x[:8].double().sum(1)}
+    peers = {"later": lambda x: lambda: x.sum(1) + (torch.arange(64) >= 8), "early": lambda x: lambda: x.sum(1) + 1}
+    result = run_case(toy_case(**first_rows, peers=peers), CPU, CpuClock(), ceilings, rounds=10)
+    assert set(result.peers_ms) == {"later"}
+    assert "differs from the reference" in result.peers_skipped["early"]
+
+
 def test_without_leaves_a_peer_out_and_says_so(toy_case, ceilings):
     result = run_case(toy_case(), CPU, CpuClock(), ceilings, rounds=10, without=["matmul"])
     assert result.peers_ms == {}

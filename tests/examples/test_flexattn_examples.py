@@ -51,7 +51,7 @@ def test_the_loss_falls(example, articles, capsys):
 
 
 def test_an_article_does_not_see_the_one_before_it(example, articles):
-    text = example.Text(articles / "wikitext-2" / "valid.txt")
+    text = example.Text(example.load_wikitext_documents("valid", articles))
     start = int(text.starts[1]) + 20
     tokens, _, bounds = text.row(start, 420)
     assert len(bounds) == 3

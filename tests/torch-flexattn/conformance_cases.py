@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .conformance_errors import bad_inputs
+from tests.conformance.cases import BadInputCase
+
+from .conformance_callbacks import callbacks
+from .conformance_errors import bad_inputs as bad_calls
+from .conformance_layer_errors import layer_errors
+from .conformance_layers import modules
 from .conformance_ops import ops
 
-__all__ = ["bad_inputs", "extras", "ops"]
+__all__ = ["bad_inputs", "callbacks", "extras", "modules", "ops"]
+
+
+def bad_inputs() -> list[BadInputCase]:
+    """One wrong call or more of everything public that raises."""
+    return [*bad_calls(), *layer_errors()]
 
 
 def extras() -> dict[str, Callable[[], object]]:
@@ -23,4 +33,9 @@ def extras() -> dict[str, Callable[[], object]]:
 
         return torch_flexattn.demo.pictures
 
-    return {"rdkit": molecules, "plot": draw}
+    def callback() -> object:
+        import torch_flexattn.lightning
+
+        return torch_flexattn.lightning.AttentionMonitor()
+
+    return {"rdkit": molecules, "plot": draw, "lightning": callback}

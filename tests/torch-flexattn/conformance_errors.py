@@ -11,6 +11,8 @@ from torch_flexattn import masks, scores, viz
 
 from tests.conformance.cases import BadInputCase
 
+from .conformance_paged import paged_errors
+
 
 def wrong(of: str, call: Callable[[], Any], raises: type[Exception], *fragments: str) -> BadInputCase:
     """A case whose message holds the argument's name and the value."""
@@ -30,6 +32,7 @@ def bad_inputs() -> list[BadInputCase]:
         *_biases(),
         *_distances(),
         *_pictures(),
+        *paged_errors(),
     ]
 
 

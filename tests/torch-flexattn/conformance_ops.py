@@ -1,4 +1,4 @@
-"""Sample calls of both ops of torch-flexattn, for the conformance suite; `conformance_cases.py` hands them over."""
+"""Sample calls of the ops of torch-flexattn, for the conformance suite; `conformance_cases.py` hands them over."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch_flexattn import BlockMask, build, masks, mods, reference, scores
 from torch_flexattn.call import Call, pack
 
 from tests.conformance.cases import OpCase
+
+from .conformance_paged import paged_forward
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 BLOCK = (16, 16)
@@ -70,9 +72,13 @@ class Sample:
 
 
 def ops() -> dict[str, list[OpCase]]:
-    """Sample calls of both ops."""
+    """Sample calls of every op."""
     pairs = [_pair(sample) for sample in _samples()]
-    return {"forward": [forward for forward, _ in pairs], "backward": [backward for _, backward in pairs]}
+    return {
+        "forward": [forward for forward, _ in pairs],
+        "backward": [backward for _, backward in pairs],
+        "paged_forward": paged_forward(TOLERANCE),
+    }
 
 
 def _samples() -> list[Sample]:

@@ -29,6 +29,7 @@ from torch_flexattn import (
     score_mod,
     scores,
 )
+from torch_flexattn.kernels.choose import kernels_for
 
 CAUSAL = lambda b, h, q, kv: q >= kv  # noqa: E731
 
@@ -443,10 +444,21 @@ def test_reads_out_of_range_at_visible_positions() -> None:
     flex_attention(q, k, v, score_mod=ahead)  # negative indices count from the end
 
 
-def test_devices_without_kernels_say_what_to_do() -> None:
+def test_tensors_without_data_give_shapes() -> None:
     q = Q.to("meta")
-    with pytest.raises(UnsupportedError, match="backend='reference'"):
-        flex_attention(q, q, q)
+    out, aux = flex_attention(q, q, q, block_mask=masks.causal(), return_aux=AuxRequest(lse=True, max_scores=True))
+    assert out.is_meta
+    assert out.shape == q.shape
+    assert aux.lse.shape == aux.max_scores.shape == q.shape[:3]
+
+
+def test_triton_says_why_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    kernels_for.cache_clear()
+    with pytest.raises(UnsupportedError, match=r"backend='triton': .*(not installed|are on cpu)"):
+        flex_attention(Q, Q, Q, backend="triton", check=False)
+    with pytest.raises(UnsupportedError, match=r"float64|not installed"):
+        flex_attention(Q.double(), Q.double(), Q.double(), backend="triton", check=False)
 
 
 def test_numbers_at_invisible_places_do_not_matter_and_at_visible_ones_stay_in_their_row() -> None:

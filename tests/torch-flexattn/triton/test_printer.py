@@ -27,7 +27,7 @@ KERNEL = '''"""A program on one tile, for tests."""
 import triton
 import triton.language as tl
 
-from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
+from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even, tanh
 
 
 @triton.jit

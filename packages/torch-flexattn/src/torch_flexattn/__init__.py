@@ -1,13 +1,25 @@
 """Attention variants written in a few lines of PyTorch, computed where they are visible: torch-flexattn."""
 
-from . import masks, scores
+from . import data, masks, nn, scores
 from .block_lists import from_block_indices
 from .block_mask import BlockMask
 from .build import create_block_mask, create_mask
-from .errors import FlexAttentionError, InputError, KindError, UnsupportedError, UnsupportedModError
+from .errors import (
+    DataFormatError,
+    FlexAttentionError,
+    InputError,
+    KindError,
+    OutOfPages,
+    OutOfSequences,
+    UnsupportedError,
+    UnsupportedModError,
+)
+from .flops import attention_flops, register_flop_formulas
 from .functional import AuxOutput, AuxRequest, flex_attention, flex_attention_varlen, merge_attention
 from .masks_of_calls import forget_masks
 from .mods import MaskMod, ScoreMod, compose_scores, mask_mod, score_mod
+from .paged import CacheStats, PagedKVCache
+from .stats import ObservedCall, Stats, listening, reset_stats, stats
 
 __version__ = "0.1.0"
 
@@ -15,23 +27,37 @@ __all__ = [
     "AuxOutput",
     "AuxRequest",
     "BlockMask",
+    "CacheStats",
+    "DataFormatError",
     "FlexAttentionError",
     "InputError",
     "KindError",
     "MaskMod",
+    "ObservedCall",
+    "OutOfPages",
+    "OutOfSequences",
+    "PagedKVCache",
     "ScoreMod",
+    "Stats",
     "UnsupportedError",
     "UnsupportedModError",
+    "attention_flops",
     "compose_scores",
     "create_block_mask",
     "create_mask",
+    "data",
     "flex_attention",
     "flex_attention_varlen",
     "forget_masks",
     "from_block_indices",
+    "listening",
     "mask_mod",
     "masks",
     "merge_attention",
+    "nn",
+    "register_flop_formulas",
+    "reset_stats",
     "score_mod",
     "scores",
+    "stats",
 ]

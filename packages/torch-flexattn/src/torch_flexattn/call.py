@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .block_mask import BlockMask
+from .kernels.choose import Backend
 from .masks_of_calls import block_mask_of
 from .mods import MaskMod, ScoreMod
 from .program import Program, parse
@@ -40,6 +41,7 @@ class Call:
         seed: of the dropout; of a packed call also float64 ``[1]``.
         check: whether reading a captured tensor out of range at a visible position is an error.
         want_max: whether the largest score of each row is asked for.
+        backend: which kernels (see ``kernels.choose``).
     """
 
     mask: BlockMask | MaskMod | None
@@ -51,6 +53,7 @@ class Call:
     seed: int | Tensor = 0
     check: bool = True
     want_max: bool = False
+    backend: Backend = "auto"
 
     @property
     def captures(self) -> tuple[Tensor, ...]:
@@ -76,6 +79,7 @@ class Packed(NamedTuple):
         scale: as of the call.
         dropout_p: as of the call.
         check: as of the call.
+        backend: as of the call.
     """
 
     runs: list[Tensor]
@@ -87,6 +91,7 @@ class Packed(NamedTuple):
     scale: float
     dropout_p: float
     check: bool
+    backend: str
 
 
 def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
@@ -117,6 +122,7 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         scale=call.scale,
         dropout_p=call.dropout_p,
         check=call.check,
+        backend=call.backend,
     )
 
 
@@ -132,6 +138,7 @@ def unpack(
     scale: float,
     dropout_p: float,
     check: bool,
+    backend: Backend,
     want_max: bool = False,
 ) -> Call:
     """The call that :func:`pack` packed.
@@ -165,6 +172,7 @@ def unpack(
         seed=int(seed),
         check=check,
         want_max=want_max,
+        backend=backend,
     )
 
 

@@ -15,9 +15,36 @@ class KindError(FlexAttentionError, TypeError):
     """Something of the wrong type: a dtype, a number of arguments, no function."""
 
 
+class DataFormatError(FlexAttentionError, ValueError):
+    """A file of data with a line that is not what the format says."""
+
+
 class UnsupportedModError(FlexAttentionError, NotImplementedError):
     """A mask or score modification that does what kernels cannot."""
 
 
 class UnsupportedError(FlexAttentionError, NotImplementedError):
     """A combination of options that no kernel serves."""
+
+
+class OutOfPages(FlexAttentionError, RuntimeError):
+    """A paged cache has too few free pages; nothing was changed.
+
+    Attributes:
+        needed: pages that were asked for.
+        free: pages that there are.
+    """
+
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(
+            f"{needed} pages are needed and {free} are free: free or trim sequences, or make a cache of more num_pages"
+        )
+        self.needed = needed
+        self.free = free
+
+    def __reduce__(self) -> tuple[type[OutOfPages], tuple[int, int]]:
+        return OutOfPages, (self.needed, self.free)
+
+
+class OutOfSequences(FlexAttentionError, RuntimeError):
+    """A paged cache has as many sequences as it can have."""

@@ -17,6 +17,7 @@ from .block_mask import BlockMask
 from .build import built
 from .mods import Assembly, MaskMod
 from .reindex import Offset, reindexed
+from .stats import COUNTS, building_mask
 
 KEPT = 64
 """Masks that are remembered."""
@@ -56,8 +57,9 @@ def block_mask_of(
             found = _masks.get(key)
             if found is not None:
                 _masks.move_to_end(key)
+                COUNTS.masks_reused += 1
                 return found[0]
-    with torch.inference_mode(False), torch.no_grad():
+    with building_mask(device), torch.inference_mode(False), torch.no_grad():
         shifted = _shifted(mod, q_offset)
         needs = shifted.dependencies
         small = (shape[0] if "b" in needs else 1, shape[1] if "h" in needs else 1, *shape[2:])

@@ -42,6 +42,9 @@ class Mod:
         self.program.text  # noqa: B018
         known = [s if isinstance(s, int | float) else math.nan for s in self.scalars]
         numbers = torch.tensor(known, dtype=torch.float64)
+        if torch.compiler.is_dynamo_compiling():  # a known program and tensors of the graph, packed for the op
+            object.__setattr__(self, "numbers", numbers)
+            return
         if numbers.is_inference():
             with torch.inference_mode(False):  # training may use what inference made
                 numbers = numbers.clone()

@@ -69,6 +69,13 @@ class Program:
     captures: tuple[tuple[str, int], ...] = ()
     scalars: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.nodes, self.outputs, self.captures, self.scalars))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Program, (self.nodes, self.outputs, self.captures, self.scalars)
 

@@ -25,6 +25,7 @@ from .errors import FlexAttentionError, KindError, UnsupportedModError
 from .lowering import NEEDS_VALUE, Lowering
 from .program import Program
 from .recorder import Recorder, user_line
+from .stats import COUNTS
 
 Kind = Literal["mask", "score"]
 ARGUMENTS: dict[Kind, tuple[str, ...]] = {"mask": ("b", "h", "q", "kv"), "score": ("score", "b", "h", "q", "kv")}
@@ -112,6 +113,7 @@ def _sizes(closure: Closure) -> tuple[bool, ...]:
 def _record(function: Callable[..., Any], kind: Kind, closure: Closure) -> _Recipe:
     """Trace with every number open; where Python needs one, with that one fixed."""
     _check_signature(function, kind)
+    COUNTS.programs += 1
     name, own = _named(function), (kind, closure.identity)
     fixed = set(_fixed.get(own, ()))
     try:

@@ -12,13 +12,14 @@ from .. import reference
 from ..block_mask import BlockMask
 from ..call import BLOCK, Call
 from ..errors import InputError, KindError, UnsupportedError
+from ..kernels.choose import kernels_for
 from ..masks import with_lengths
 from ..masks_of_calls import block_mask_of
 from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..ops import attention as ops
-from ..ops.plain import outside_autocast
+from ..ops.plain import needs_grad, outside_autocast
 from .arguments import (
     check_block_mask,
     check_captures,
@@ -31,8 +32,8 @@ from .arguments import (
     in_autocast_type,
 )
 
-Backend = Literal["auto", "cpu", "reference"]
-BACKENDS = ("auto", "cpu", "reference")
+Backend = Literal["auto", "triton", "cpu", "reference"]
+BACKENDS = ("auto", "triton", "cpu", "reference")
 
 
 class AuxRequest(NamedTuple):
@@ -115,9 +116,10 @@ def flex_attention(
         sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
         dropout_p: share of the softmax that is dropped, the rest scaled by ``1/(1 - dropout_p)``.
         seed: of the dropout; default: drawn from PyTorch's default generator.
-        backend: ``"auto"`` takes the kernels of the device; ``"reference"`` is dense, in float64, for any derivative.
+        backend: ``"auto"`` takes the kernels of the device; ``"triton"`` those of a GPU, or fails; ``"cpu"`` computes
+            block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any derivative.
         check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise); default:
-            on a CPU.
+            on a CPU. On a GPU it takes the slow kernels of ``"cpu"``.
 
     Returns:
         ``[B, Hq, L, Ev]`` with the dimensions in memory in the order of ``query``, or what ``return_lse`` or
@@ -127,7 +129,7 @@ def flex_attention(
         InputError: sizes, devices or values that do not fit (also a ValueError).
         KindError: the wrong type: a dtype, a function with other arguments (also a TypeError).
         UnsupportedModError: a mod that no kernel can evaluate (also a NotImplementedError).
-        UnsupportedError: a device without kernels.
+        UnsupportedError: ``backend="triton"`` where those kernels cannot serve.
         IndexError: see ``check``.
 
     Example:
@@ -164,13 +166,12 @@ def flex_attention(
         with outside_autocast(query):
             results = _by_reference(query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens)
     else:
-        if query.device.type != "cpu":
-            raise UnsupportedError(
-                f"there are no kernels for {query.device.type} yet: use backend='reference', or move them to a CPU"
-            )
         check = query.device.type == "cpu" if check is None else check
-        mask = _blocks(block_mask, mask_mod, query, key, q_offset, check)
-        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores)
+        kernels = kernels_for(backend, query.device, query.dtype, check)
+        trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
+        blocks = trained or not kernels.takes_mods(query, dropout_p)
+        mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, blocks)
+        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend)
         results = ops.attention(query, key, value, sinks, call)
     out, lse, largest = results
     if return_aux is not None:
@@ -191,10 +192,13 @@ def _seed(seed: int | None) -> int | Tensor:
 
 
 def _blocks(
-    block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor, q_offset: Tensor | int, check: bool
+    block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor, q_offset: Tensor | int, check: bool, found: bool
 ) -> BlockMask | MaskMod | None:
-    """The block mask of the call: the one given, or that of the masks given; under a compiler the mask, for the op."""
-    if torch.compiler.is_compiling():
+    """The block mask of the call: the one given, or that of the masks given.
+
+    The mask itself where its blocks need not be ``found``, under a compiler, and without data: for the op.
+    """
+    if torch.compiler.is_compiling() or q.is_meta:
         return _mask_of_op(block_mask, mask, q, k)
     if isinstance(block_mask, theirs.BlockMask):
         block_mask = BlockMask.from_torch(block_mask)
@@ -214,6 +218,8 @@ def _blocks(
         mod = mod & other
     mod = with_lengths(mod, q.shape[2], k.shape[2])
     check_captures("mask_mod", mod.captures, q)
+    if not found:
+        return mod
     batches, heads, rows, _ = q.shape
     return block_mask_of(mod, (batches, heads, rows, k.shape[2]), BLOCK, q.device, q_offset, check)
 

@@ -15,14 +15,14 @@ from torch import Tensor
 from ..block_mask import BlockMask
 from ..call import Call, Packed, pack, unpack
 from ..errors import UnsupportedError
-from ..kernels.cpu.backward import backward as cpu_backward
-from ..kernels.cpu.forward import forward as cpu_forward
+from ..kernels.choose import kernels_for
+from ..stats import note_call
 from .library import LIBRARY
-from .plain import needs_grad, outside_autocast, plain_eager
+from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 _PACKED = (
     "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, str program, float scale, "
-    "float dropout_p, bool check"
+    "float dropout_p, bool check, str backend"
 )
 LIBRARY.define(
     f"forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_PACKED}, bool want_max) -> (Tensor, Tensor, Tensor)"
@@ -38,7 +38,7 @@ Results = tuple[Tensor, Tensor, Tensor]
 def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call) -> Results:
     """``out``, ``lse`` and the largest scores (empty unless the call wants them)."""
     inputs = (q, k, v, sinks, *call.captures)
-    if plain_eager(*inputs):
+    if not q.is_meta and plain_eager(*inputs):
         run = Attention.apply if needs_grad(*inputs) else _run
         return run(q, k, v, sinks, call, call.want_max, *call.captures)
     return torch.ops.torch_flexattn.forward(q, k, v, sinks, *pack(call), call.want_max)
@@ -105,8 +105,10 @@ def _run(
     if isinstance(call, Packed):
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.torch_flexattn.forward(q, k, v, sinks, *call._replace(captures=list(captures)), want_max)
-    with outside_autocast(q):
-        out, lse, largest = cpu_forward(q, k, v, sinks=sinks, want_max=want_max, **call.options())
+    kernels = kernels_for(call.backend, q.device, q.dtype, call.check)
+    note_call(kernels.name, q, k, v, call.mask, backward=False)
+    with outside_autocast(q), on_device(q):
+        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, **call.options())
     return out, lse, lse.new_empty(0) if largest is None else largest
 
 
@@ -123,8 +125,10 @@ def _run_backward(
     needed: list[bool],
 ) -> list[Tensor]:
     """Gradients of q, k, v, of the sinks where there are some, and of the captured tensors that need one."""
-    with outside_autocast(q):
-        of_q, of_k, of_v, of_captures, of_sinks = cpu_backward(
+    kernels = kernels_for(call.backend, q.device, q.dtype, call.check)
+    note_call(kernels.name, q, k, v, call.mask, backward=True)
+    with outside_autocast(q), on_device(q):
+        of_q, of_k, of_v, of_captures, of_sinks = kernels.backward(
             grad_out, grad_lse, q, k, v, out, lse, sinks=sinks, needed=needed, **call.options()
         )
     return [t for t in (of_q, of_k, of_v, of_sinks, *of_captures) if t is not None]
@@ -158,11 +162,6 @@ def _backward(
     return _run_backward(grad_out, grad_lse, q, k, v, out, lse, sinks, call, needed[: len(call.captures)])
 
 
-def _absent(q: Tensor, *_: Any) -> Any:
-    """On a device without kernels: an exported or compiled graph that was moved there says so."""
-    raise UnsupportedError(f"there are no kernels for {q.device.type} yet: move the tensors to a CPU")
-
-
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
     want_max = packed[-1]
     order = sorted(range(3), key=lambda d: -q.stride(d))
@@ -191,9 +190,8 @@ def _fake_backward(
 
 
 LIBRARY.impl("forward", _autograd_forward, "Autograd")
-LIBRARY.impl("forward", _forward, "CPU")
-LIBRARY.impl("backward", _backward, "CPU")
-LIBRARY.impl("forward", _absent, "CUDA")
-LIBRARY.impl("backward", _absent, "CUDA")
+for device in ("CPU", "CUDA"):
+    LIBRARY.impl("forward", _forward, device)
+    LIBRARY.impl("backward", _backward, device)
 torch.library.register_fake("torch_flexattn::forward", _fake_forward, lib=LIBRARY)
 torch.library.register_fake("torch_flexattn::backward", _fake_backward, lib=LIBRARY)

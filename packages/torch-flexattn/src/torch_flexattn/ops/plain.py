@@ -35,6 +35,13 @@ def outside_autocast(like: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(like.device.type, enabled=False) if is_autocast_on(like) else nullcontext()
 
 
+def on_device(like: Tensor) -> AbstractContextManager[Any]:
+    """Launches go to the GPU that holds the tensor."""
+    if not like.is_cuda or like.get_device() == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(like.device)
+
+
 def needs_grad(*inputs: Tensor | None) -> bool:
     """Whether a gradient will flow to one of ``inputs``; in forward mode always: autograd then says it has no rule."""
     if forward_ad._current_level >= 0:

@@ -36,6 +36,12 @@ def power(base, exponent):
 
 
 @triton.jit
+def tanh(x):
+    """Hyperbolic tangent; the error is relative to 1."""
+    return 1.0 - 2.0 / (tl.exp2(x * 2.8853900817779268) + 1.0)
+
+
+@triton.jit
 def keep(seed, b, h, q_idx, start, limit, WIDTH: tl.constexpr):
     """Which weights of keys from ``start`` on (a multiple of 4) dropout keeps, ``[rows, WIDTH]``; see ``dropout``."""
     quads = (start // 4 + tl.arange(0, WIDTH // 4))[None, :]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ...program import Program
 from .chunks import Chunk, chunks
 from .printer import Printed, print_program, scores_of
+from .slanted import Box
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Forward:
         value_width: features of values.
         score: the score modification, or ``None``.
         mask: the mask of partial blocks, or ``None``: every block is full.
+        descriptors: K and V are read through tensor descriptors (the copy engine of Hopper).
         lens: keys are bounded for each batch entry.
         offsets: the numbers of queries begin elsewhere in each batch entry.
         sinks: each head has a further score.
@@ -34,6 +36,7 @@ class Forward:
     value_width: int
     score: Program | None = None
     mask: Program | None = None
+    descriptors: bool = False
     lens: bool = False
     offsets: bool = False
     sinks: bool = False
@@ -45,21 +48,23 @@ class Forward:
         return tuple(p for p in (self.score, self.mask) if p is not None)
 
 
+BOX = Box(("q_first", "q_first + BLOCK_M - 1"), ("n", "n + BLOCK_N - 1"), "q_places", "kv_places")
 HEADER = '''"""Written by torch-flexattn: attention forward."""
 
 import triton
 import triton.language as tl
 
-from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, keep, power, round_half_even
+from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, keep, power, round_half_even, tanh
 
 
 @triton.jit
 def forward(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, row_ptr, runs, kv_lens, q_offsets, sinks,
+    q_ptr, {kv}, out_ptr, lse_ptr, max_ptr, row_ptr, runs, kv_lens, q_offsets, sinks,
     q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm,
     heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale, q_offset, seed, limit, kept,
 {places}    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
     WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    INSIDE: tl.constexpr,
 ):
     LOG2E: tl.constexpr = 1.4426950408889634
     row_block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -70,6 +75,8 @@ def forward(
     bk = b % kv_batches
     q_rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     rows = q_rows[:, None]
+    q_first = row_block * BLOCK_M + {offset}
+    q_places = tl.arange(0, BLOCK_M).to(tl.int64)[:, None]
     q_idx = rows + {offset}
 '''
 
@@ -99,11 +106,15 @@ SINK = """    sink = tl.load(sinks + h).to(tl.float32)
 def source(kernel: Forward) -> str:
     """The file that holds the kernel."""
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score"}
-    score = None if kernel.score is None else print_program(kernel.score, "x", names)
+    score = None if kernel.score is None else print_program(kernel.score, "x", names, box=BOX)
     first = (0, 0) if kernel.score is None else (len(kernel.score.captures), len(kernel.score.scalars))
-    mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first)
+    mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
+    kv = "k_ptr, v_ptr"
+    if kernel.descriptors:
+        sizes = ("k", kernel.width), ("v", kernel.value_width)
+        kv = ", ".join(f"{name}_desc{c}" for name, width in sizes for c in range(len(chunks(width))))
     offset = "tl.load(q_offsets + b)" if kernel.offsets else "q_offset"
-    text = HEADER.format(offset=offset, places="".join(f"    {', '.join(p)},\n" for p in _places(kernel) if p))
+    text = HEADER.format(kv=kv, offset=offset, places="".join(f"    {', '.join(p)},\n" for p in _places(kernel) if p))
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
     lines: list[str] = []
     if kernel.lens:
@@ -114,10 +125,11 @@ def source(kernel: Forward) -> str:
         lines += load_rows(
             f"q{n}", f"q_base + e{n}[None, :]", "rows < q_len", f"e{n}[None, :]", chunk, kernel.width, "WHOLE_M"
         )
-    lines += [
-        "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
-        "v_base = v_ptr + bk.to(tl.int64) * v_sb + hk.to(tl.int64) * v_sh",
-    ]
+    if not kernel.descriptors:
+        lines += [
+            "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
+            "v_base = v_ptr + bk.to(tl.int64) * v_sb + hk.to(tl.int64) * v_sh",
+        ]
     for n, chunk in enumerate(values):
         lines += [
             f"f{n} = {chunk.start} + tl.arange(0, {chunk.size})",
@@ -164,17 +176,24 @@ def _places(kernel: Forward) -> list[list[str]]:
 
 def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[str]:
     """One block of keys: ``n`` is its first."""
-    lines = ["kv = n + tl.arange(0, BLOCK_N)", "kv_idx = kv[None, :]"]
+    lines = [
+        "kv = n + tl.arange(0, BLOCK_N)",
+        "kv_idx = kv[None, :]",
+        "kv_places = tl.arange(0, BLOCK_N).to(tl.int64)[None, :]",
+    ]
     for c, chunk in enumerate(chunks(kernel.width)):
-        address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
-        lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
+        if kernel.descriptors:
+            lines.append(f"k{c} = tl.trans(k_desc{c}.load([bk, hk, n, {chunk.start}]).reshape(BLOCK_N, {chunk.size}))")
+        else:
+            address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
+            lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
         more = ", qk" if c else ""
         lines.append(f"qk = tl.dot(q{c}, k{c}{more}, input_precision=PRECISION)")
     if score is None:
         lines.append("s = qk * (scale * LOG2E)")
     else:
         assert kernel.score is not None
-        modified = scores_of(kernel.score, score.outputs[0], "[BLOCK_M, BLOCK_N]")
+        modified = scores_of(kernel.score, score.outputs[0], "tl.zeros([BLOCK_M, BLOCK_N], tl.float32)")
         lines += ["score = qk * scale", *score.lines["inner"], f"s = {modified} * LOG2E"]
     hidden = 's = tl.where({}, s, float("-inf"))'
     if mask is not None:
@@ -197,8 +216,15 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         lines.append("p = tl.where(keep(seed, b, h, q_idx, n, limit, BLOCK_N), p * kept, 0.0)")
     bounds = "kv[:, None] < kv_len"
     for c, chunk in enumerate(chunks(kernel.value_width)):
-        address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
-        lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
+        if kernel.descriptors:
+            lines += [
+                f"v{c} = v_desc{c}.load([bk, hk, n, {chunk.start}]).reshape(BLOCK_N, {chunk.size})",
+                "if not WHOLE_N:",
+                f"    v{c} = tl.where({bounds}, v{c}, 0.0)",
+            ]
+        else:
+            address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
+            lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...program import INPUTS, Node, Program
+from .slanted import Box, Slope, slanted_read, slope
 
 Place = Literal["once", "row", "inner"]
 PLACES: tuple[Place, ...] = ("once", "row", "inner")
@@ -33,7 +34,7 @@ _CALLS = {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})", "abs": "tl.abs({0})", "where": "tl.where({0}, {1}, {2})", "neg": "(-{0})",
     "expm1": "(tl.exp({0}) - 1.0)", "log1p": "tl.log(1.0 + {0})", "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
-    "tanh": "(1.0 - 2.0 / (tl.exp2({0} * 2.8853900817779268) + 1.0))",
+    "tanh": "tanh({0})",
     "trunc": "tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",
     "round": "round_half_even({0})", "pow": "power({0}, {1})",
 }  # fmt: skip
@@ -41,10 +42,11 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class Printed:
-    """Statements by place, and the names of the results."""
+    """Statements by place, the names of the results, and those of all values."""
 
     lines: dict[Place, list[str]]
     outputs: list[str]
+    values: list[str]
 
 
 def place_of(dependencies: frozenset[str]) -> Place:
@@ -54,7 +56,13 @@ def place_of(dependencies: frozenset[str]) -> Place:
     return "row" if dependencies <= {"b", "h", "q"} else "inner"
 
 
-def print_program(program: Program, prefix: str, names: dict[str, str], first: tuple[int, int] = (0, 0)) -> Printed:
+def print_program(
+    program: Program,
+    prefix: str,
+    names: dict[str, str],
+    first: tuple[int, int] = (0, 0),
+    box: Box | None = None,
+) -> Printed:
     """Triton statements for a program.
 
     Args:
@@ -62,6 +70,7 @@ def print_program(program: Program, prefix: str, names: dict[str, str], first: t
         prefix: of the names of its values.
         names: of the inputs, by input.
         first: how many captured tensors and scalars of the kernel belong to programs before this one.
+        box: the tile, where ``b`` and ``h`` are single numbers.
     """
     lines: dict[Place, list[str]] = {place: [] for place in PLACES}
     values: list[str] = []
@@ -90,20 +99,25 @@ def print_program(program: Program, prefix: str, names: dict[str, str], first: t
         else:
             text = _text(program, node, args, known)
         comment = f"  # {node.line}" if node.line else ""
-        lines[place_of(depends)].append(f"{name} = {text}{comment}")
+        slopes = _slopes(program, node, values, depends) if box is not None else None
+        if slopes is not None and box is not None:
+            statement = slanted_read(name, f"c{first[0] + int(node.value)}", slopes, box, text)  # type: ignore[arg-type]
+            lines["inner"] += [f"{statement[0]}{comment}", *statement[1:]]
+        else:
+            lines[place_of(depends)].append(f"{name} = {text}{comment}")
         values.append(name)
-    return Printed(lines, [values[o] for o in program.outputs])
+    return Printed(lines, [values[o] for o in program.outputs], values)
 
 
-def scores_of(program: Program, output: str, shape: str) -> str:
-    """The modified score in float32 and of the whole tile, of whatever type it is and whatever it depends on."""
+def scores_of(program: Program, output: str, zeros: str) -> str:
+    """The modified score in float32 and of the whole tile (``zeros``), of whatever type and whatever it depends on."""
     node, depends = program.nodes[program.outputs[0]], program.dependencies[program.outputs[0]]
     text = (
         f"({output})"
         if node.dtype == "float32" and node.op not in ("const", "scalar")
         else f"tl.cast({output}, tl.float32)"
     )
-    return text if "score" in depends else f"({text} + tl.zeros({shape}, tl.float32))"
+    return text if "score" in depends else f"({text} + {zeros})"
 
 
 def _text(program: Program, node: Node, args: Sequence[str], known: Sequence[bool]) -> str:
@@ -150,6 +164,14 @@ def _gather(program: Program, node: Node, args: Sequence[str], known: Sequence[b
         offsets.append(f"({wrapped}) * c{capture}_s{dim}")
         inside.append(f"({index} < {size})" if positive else f"({index} < {size}) & ({index} >= -{size})")
     return f"tl.load(c{capture} + ({' + '.join(offsets)}), mask={' & '.join(inside)}, other=0)"
+
+
+def _slopes(program: Program, node: Node, values: Sequence[str], depends: frozenset[str]) -> list[Slope] | None:
+    """The indices of a read that depends on query and key, if all of them are slopes."""
+    if node.op != "gather" or not depends >= {"q", "kv"}:
+        return None
+    found = [slope(program, a, values) for a in node.args]
+    return None if any(f is None for f in found) else [f for f in found if f is not None]
 
 
 def _is_not_negative(node: Node, args: Sequence[Node], known: Sequence[bool]) -> bool:

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ...stats import COUNTS
+
 
 def cache_dir() -> Path:
     """Where generated kernels are kept: ``TORCH_FLEXATTN_CACHE``, or the user's cache folder."""
@@ -23,6 +25,7 @@ def cache_dir() -> Path:
 @functools.lru_cache(maxsize=4096)
 def load(text: str) -> Any:
     """The module of a source, written once and found again by its digest."""
+    COUNTS.kernel_sources += 1
     name = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     path = cache_dir() / f"{name}.py"
     if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -1,0 +1,86 @@
+"""Which kernels serve a call, and why not others."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from ..errors import UnsupportedError
+from .cpu.backward import backward as blockwise_backward
+from .cpu.forward import forward as blockwise_forward
+
+Backend = Literal["auto", "triton", "cpu"]
+OLDEST_ARCHITECTURE = (8, 0)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What is called.
+
+    Attributes:
+        name: ``"triton"``, or ``"cpu"``: PyTorch's operations, block by block, on any device.
+        forward: see ``kernels.cpu.forward``.
+        backward: see ``kernels.cpu.backward``.
+        takes_mods: whether, for these queries and share of dropout, a mask may come without its blocks.
+    """
+
+    name: Literal["triton", "cpu"]
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    takes_mods: Callable[[torch.Tensor, float], bool]
+
+
+BLOCKWISE = Kernels("cpu", blockwise_forward, blockwise_backward, lambda q, dropout_p: False)
+
+
+@functools.lru_cache(maxsize=256)
+def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, check: bool) -> Kernels:
+    """The kernels for tensors of a device and type.
+
+    Args:
+        backend: ``"auto"``: Triton's on a GPU, where they can serve.
+        device: of the tensors.
+        dtype: of the tensors.
+        check: whether reads of captured tensors are checked, which Triton's kernels do not.
+
+    Raises:
+        UnsupportedError: ``"triton"``, and they cannot serve.
+    """
+    if backend == "cpu" or (backend == "auto" and device.type == "cpu"):
+        return BLOCKWISE
+    reason = why_not_triton(device, dtype, check)
+    if reason is None:
+        from .gpu import backward, forward, takes_mods
+
+        return Kernels("triton", forward, backward, takes_mods)
+    if backend == "triton":
+        raise UnsupportedError(f"backend='triton': {reason}")
+    warnings.warn(
+        f"attention on {device.type} runs block by block in PyTorch operations, which is slow: {reason}", stacklevel=2
+    )
+    return BLOCKWISE
+
+
+def why_not_triton(device: torch.device, dtype: torch.dtype, check: bool) -> str | None:
+    """Why Triton's kernels cannot serve, or ``None``."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if dtype == torch.float64:
+        return "its kernels sum in float32, and the tensors are float64"
+    if check:
+        return "its kernels do not check reads of captured tensors (check=True)"
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return None
+    if device.type != "cuda":
+        return f"its kernels run on CUDA GPUs, and the tensors are on {device.type}"
+    found = torch.cuda.get_device_capability(device)
+    if found < OLDEST_ARCHITECTURE and torch.version.hip is None:
+        return f"its kernels need compute capability 8.0, and this GPU has {found[0]}.{found[1]}"
+    return None

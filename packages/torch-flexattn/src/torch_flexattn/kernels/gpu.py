@@ -1,0 +1,72 @@
+"""On a GPU: the kernels of its architecture where they can serve, the portable ones elsewhere."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+from .triton import attention as portable
+from .triton import decode
+
+Results = tuple[Tensor, Tensor, Tensor | None]
+
+
+def takes_mods(q: Tensor, dropout_p: float) -> bool:
+    """Whether the kernels for queries find the blocks of a mask themselves."""
+    return decode.serves(q, None, dropout_p)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, *, kv_lens: Tensor | None, dropout_p: float, seed: int, check: bool, **options: Any
+) -> Results:
+    """See ``kernels.cpu.forward``."""
+    if decode.serves(q, options["mask"], dropout_p):
+        return decode.decode(q, k, v, kv_lens=kv_lens, **options)
+    hopper = _hopper(q.device)
+    if hopper is not None and hopper.serves_forward(q, k, v, options["mask"], kv_lens, dropout_p):
+        try:
+            return hopper.forward(q, k, v, **options)
+        except OutOfResources:  # a modification that needs shared memory of its own
+            pass
+    return portable.forward(q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+
+
+def backward(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    kv_lens: Tensor | None,
+    dropout_p: float,
+    seed: int,
+    check: bool,
+    **options: Any,
+) -> Any:
+    """See ``kernels.cpu.backward``."""
+    inputs = (grad_out, grad_lse, q, k, v, out, lse)
+    hopper = _hopper(q.device)
+    if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
+        try:
+            return hopper.backward(*inputs, **options)
+        except OutOfResources:
+            pass
+    return portable.backward(*inputs, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+
+
+@functools.lru_cache(maxsize=64)
+def _hopper(device: torch.device) -> ModuleType | None:
+    """The launchers of Hopper's kernels, on such a GPU."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] != 9:
+        return None
+    from .hopper import attention
+
+    return attention

@@ -1,0 +1,236 @@
+"""Launches the kernels of Hopper: which calls they can serve, with which tiles."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from ...block_mask import BlockMask
+from ...mods import ScoreMod
+from ..triton.block_runs import BLOCK, runs_of
+from ..triton.chunks import chunks
+from ..triton.descriptors import describable, strides_of
+from ..triton.gradients import Gradients, Results
+from ..triton.index_width import reaching
+from ..triton.layout import ordered_like
+from ..triton.places import arguments
+from ..triton.slanted import all_inside
+from ..triton.sources import load
+from . import backward_source, forward_source, wide_backward_source
+from .backward_tile import Backward
+
+WIDEST = 256
+NARROW = 128
+"""Features up to which a program owns 128 keys in the backward pass."""
+TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel cuts its work.
+
+    Attributes:
+        keys: of a tile.
+        stages: of the ring that tiles are fetched into.
+        registers: of a thread that multiplies.
+    """
+
+    keys: int
+    stages: int
+    registers: int = 240
+
+
+@dataclass(frozen=True)
+class BackwardTiles:
+    """How the backward kernel cuts its work.
+
+    Attributes:
+        rows: queries of a tile: 64 or 128.
+        columns: keys of a program.
+        stages: of the rings that queries, and output gradients, are fetched into.
+        registers: of a thread that multiplies.
+    """
+
+    rows: int
+    columns: int
+    stages: tuple[int, int]
+    registers: int = 240
+
+
+def forward_tiles(width: int) -> Tiles:
+    """What fits into shared memory beside the queries."""
+    if width <= 64:
+        return Tiles(128, 3)
+    return Tiles(128, 2) if width <= 128 else Tiles(64, 2)
+
+
+def serves_forward(
+    q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, kv_lens: Tensor | None, dropout_p: float
+) -> bool:
+    """Whether :func:`forward` can serve a call: 16 bits, whole tiles of a block, tensors that the copy engine reads."""
+    program = forward_source.GROUPS * forward_source.ROWS
+    block = (program, program) if mask is None else mask.block
+    widest = max(q.shape[3], v.shape[3])
+    return (
+        q.element_size() == 2
+        and widest <= WIDEST
+        and kv_lens is None
+        and not dropout_p
+        and q.shape[2] > forward_source.ROWS
+        and block[0] % program == 0
+        and block[1] % forward_tiles(widest).keys == 0
+        and describable(q, k, v)
+    )
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: BlockMask | None,
+    score: ScoreMod | None,
+    scale: float,
+    q_offset: Tensor | int = 0,
+    sinks: Tensor | None = None,
+    want_max: bool = True,
+    tiles: Tiles | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As ``kernels.triton.attention.forward``, for calls that :func:`serves_forward` allows."""
+    (batch, heads, rows, width), width_v = q.shape, v.shape[3]
+    out = ordered_like(q, width_v)
+    lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
+    largest = torch.empty_like(lse) if want_max else None
+    row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
+    tiles = tiles or forward_tiles(max(width, width_v))
+    score, mod = reaching(score), reaching(None if mask is None else mask.mod)
+    kernel = forward_source.Forward(
+        width=width,
+        value_width=width_v,
+        score=None if score is None else score.program,
+        mask=None if mod is None else mod.program,
+        offsets=isinstance(q_offset, Tensor),
+        sinks=sinks is not None,
+        maxima=want_max,
+    )
+    program = forward_source.GROUPS * forward_source.ROWS
+    _forward(kernel).forward[-(-rows // program), batch * heads](
+        *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
+        *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)), row_ptr, runs,
+        *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
+        q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
+        BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages, WHOLE_M=rows % program == 0,
+        WHOLE_N=k.shape[2] % tiles.keys == 0, INSIDE=all_inside((score, mod), q, k, q_offset, program, tiles.keys),
+        REGISTERS=tiles.registers, num_warps=4,
+    )  # fmt: skip
+    return out, lse, largest
+
+
+def backward_tiles(width: int, scattering: bool = False) -> BackwardTiles:
+    """Tiles whose sums fit into registers and whose rings fit into shared memory, with sums of diagonals or without."""
+    if width <= NARROW:
+        return BackwardTiles(64, 128, (2, 2))
+    if width <= 192:
+        return BackwardTiles(64, 64, (2, 2))
+    return BackwardTiles(64, 64, (1, 1) if scattering else (2, 1))
+
+
+def serves_backward(
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, kv_lens: Tensor | None, dropout_p: float
+) -> bool:
+    """Whether :func:`backward` can serve a call."""
+    block = BLOCK if mask is None else mask.block
+    widest = max(q.shape[3], v.shape[3])
+    tiles = backward_tiles(widest)
+    return (
+        q.element_size() == 2
+        and widest <= WIDEST
+        and kv_lens is None
+        and not dropout_p
+        and q.shape[2] > 0
+        and block[0] % tiles.rows == 0
+        and block[1] % tiles.columns == 0
+        and describable(q, k, v, grad_out)
+    )
+
+
+def backward(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    mask: BlockMask | None,
+    score: ScoreMod | None,
+    scale: float,
+    q_offset: Tensor | int = 0,
+    sinks: Tensor | None = None,
+    needed: Sequence[bool] | None = None,
+    tiles: BackwardTiles | None = None,
+) -> Results:
+    """As ``kernels.triton.attention.backward``, for calls that :func:`serves_backward` allows."""
+    (batch, heads, rows, width), (_, kv_heads, keys, _), width_v = q.shape, k.shape, v.shape[3]
+    sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
+    col_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)
+    scattering = sums.derivative is not None and bool(sums.derivative.scatters)
+    tiles = tiles or backward_tiles(max(width, width_v), scattering)
+    wide, mod = reaching(score), reaching(None if mask is None else mask.mod)
+    columns = tiles.columns
+    kernel = Backward(
+        width=width,
+        value_width=width_v,
+        rows=tiles.rows,
+        score=sums.derivative,
+        mask=None if mod is None else mod.program,
+        offsets=isinstance(q_offset, Tensor),
+    )
+    made = _maker(columns)
+    _backward(kernel, columns).backward[-(-keys // columns), batch * kv_heads](
+        *described(q, tiles.rows), *described(grad_out, tiles.rows), *described(k, columns), *described(v, columns),
+        *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),
+        lse, sums.products, sums.k, sums.v, col_ptr, runs, heads, heads // kv_heads, k.shape[0], rows, keys,
+        *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
+        *arguments((wide, mod)), *sums.places, MASK_M=block[0], MASK_N=block[1], Q_STAGES=tiles.stages[0],
+        DO_STAGES=tiles.stages[1], WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % columns == 0,
+        INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, columns), REGISTERS=tiles.registers, num_warps=4,
+    )  # fmt: skip
+    return sums.results(q, k, v, lse, score, sinks, factor=scale)
+
+
+@functools.lru_cache(maxsize=1024)
+def _forward(kernel: forward_source.Forward) -> Any:
+    return load(forward_source.source(kernel))
+
+
+@functools.lru_cache(maxsize=1024)
+def _backward(kernel: Backward, columns: int) -> Any:
+    return load(_maker(columns).source(kernel))
+
+
+def _maker(columns: int) -> ModuleType:
+    return backward_source if columns == backward_source.COLUMNS else wide_backward_source
+
+
+def described(t: Tensor, rows: int) -> list[TensorDescriptor]:
+    """Descriptors of tiles of ``rows`` by each chunk of features, as they lie in shared memory."""
+    return [_tile_of(t, rows, chunk.size) for chunk in chunks(t.shape[3])]
+
+
+def _tile_of(t: Tensor, rows: int, width: int) -> TensorDescriptor:
+    return TensorDescriptor(t, list(t.shape), strides_of(t), [1, 1, rows, width], _layout(rows, width, t.dtype))
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], TYPES[dtype])

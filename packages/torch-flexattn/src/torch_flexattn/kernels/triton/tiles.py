@@ -1,0 +1,73 @@
+"""How kernels cut their work, by what they compute and where.
+
+The tables hold what was fastest on an H200 (``benchmarks/torch_flexattn``); elsewhere tiles are as large as fits.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+
+SMALLEST = 99 * 1024
+"""Bytes of shared memory that a program can have on the smallest GPUs served."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a kernel cuts its work.
+
+    Attributes:
+        rows: queries of a tile.
+        keys: keys of a tile.
+        warps: of a program.
+        stages: of the pipeline that fetches tiles.
+        descriptors: fetch tiles by the copy engine, where the tensors can be described to it.
+        reduce: add gradients of queries by it.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    descriptors: bool = False
+    reduce: bool = False
+
+    def inside(self, block: tuple[int, int]) -> Tiles:
+        """Tiles that divide a block."""
+        rows = min(self.rows, block[0] & -block[0])
+        keys = min(self.keys, block[1] & -block[1])
+        return replace(self, rows=rows, keys=keys)
+
+
+@functools.lru_cache(maxsize=64)
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program can have."""
+    if device.type != "cuda":
+        return SMALLEST
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return int(triton.runtime.driver.active.utils.get_device_properties(number)["max_shared_mem"])
+
+
+def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
+    """Tiles of the forward kernel: what fits into shared memory; which are fast is not measured yet."""
+    if element_bytes > 2:
+        tiles = Tiles(64, 32, 4, 2) if width <= 128 else Tiles(32, 32, 4, 1)
+    elif width <= 128:
+        tiles = Tiles(128, 64, 4, 2)
+    else:
+        tiles = Tiles(64, 64, 4, 2)
+    return tiles.inside(block)
+
+
+def backward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
+    """Tiles of the backward kernel, likewise."""
+    if element_bytes > 2:
+        tiles = Tiles(32, 32, 4, 1)
+    elif width <= 128:
+        tiles = Tiles(64, 128, 8, 2)
+    else:
+        tiles = Tiles(32, 64, 8, 1)
+    return tiles.inside(block)

@@ -1,0 +1,391 @@
+"""``PagedKVCache``: keys and values of many sequences of different lengths, in pages of one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, KindError
+from ..functional.arguments import FLOATING, check_captures, check_scale, check_sinks
+from ..kernels.choose import Backend
+from ..masks import with_lengths
+from ..mods import MaskLike, ScoreLike
+from ..mods import mask_mod as as_mask
+from ..mods import score_mod as as_score
+from ..ops.paged import PagedCall, paged_attention
+from .allocator import Allocator, SeqId
+from .pool import Pool
+from .stats import CacheStats
+
+LEAST_PAGE = 16
+
+
+class PagedKVCache:
+    """Keys and values of sequences that grow at different speeds, in pages of one pool (PagedAttention).
+
+    Sequences may share pages: a fork, or a prefix, costs no memory, and the first to write to a page that others hold
+    gets a copy of it. Which pages belong to whom is known on the host; the table of pages and the lengths lie on the
+    device as well, and one small copy a step brings them up to date. Nothing waits for the device.
+
+    In a CUDA graph capture :meth:`write` and :meth:`attend`, and call :meth:`advance` before each replay.
+
+    Args:
+        num_pages: pages of the pool.
+        page_size: tokens of a page, a power of two, at least 16.
+        num_kv_heads: heads of keys and values.
+        head_dim: features of a key.
+        max_seqs: sequences that may live at a time.
+        v_head_dim: features of a value; default ``head_dim``.
+        max_tokens: of one sequence, at most; default: all pages. The table has a place for each of its pages.
+        dtype: of keys and values; default PyTorch's.
+        device: of the pool; default PyTorch's.
+
+    Raises:
+        InputError: a size that is not positive; a page size that is no power of two from 16 on.
+        KindError: a dtype that is no floating-point type; a size that is no integer.
+
+    Example:
+        >>> import torch
+        >>> from torch_flexattn import PagedKVCache, masks
+        >>> cache = PagedKVCache(num_pages=8, page_size=16, num_kv_heads=2, head_dim=8, max_seqs=4)
+        >>> first = cache.allocate(20)
+        >>> cache.append([first], torch.randn(1, 2, 20, 8), torch.randn(1, 2, 20, 8))
+        >>> second = cache.fork(first)
+        >>> cache.append([first, second], torch.randn(2, 2, 1, 8), torch.randn(2, 2, 1, 8))
+        >>> cache.attend(torch.randn(2, 4, 1, 8), [first, second], mask_mod=masks.sliding_window(16)).shape
+        torch.Size([2, 4, 1, 8])
+        >>> cache.stats().free_pages
+        5
+
+    Reference:
+        PagedAttention (Kwon et al., SOSP 2023); FlexAttention (MLSys 2025), section 4.4.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        max_seqs: int,
+        v_head_dim: int | None = None,
+        max_tokens: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        max_tokens = num_pages * page_size if max_tokens is None else max_tokens
+        sizes = {
+            "num_pages": num_pages, "page_size": page_size, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
+            "max_seqs": max_seqs, "v_head_dim": v_head_dim, "max_tokens": max_tokens,
+        }  # fmt: skip
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int):
+                raise KindError(f"{name} must be an integer, got {size!r}")
+            if size < 1:
+                raise InputError(f"{name} must be positive, got {size}")
+        if page_size < LEAST_PAGE or page_size & (page_size - 1):
+            raise InputError(f"page_size must be a power of two, at least {LEAST_PAGE}, got {page_size}")
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if dtype not in FLOATING:
+            raise KindError(f"dtype must be float32, float64, float16 or bfloat16, got {dtype}")
+        width = min(-(-max_tokens // page_size), num_pages)
+        self._pool = Pool(
+            (num_pages, page_size, num_kv_heads), (head_dim, v_head_dim), max_seqs, width, dtype, device
+        )  # fmt: skip
+        self.max_tokens = min(max_tokens, width * page_size)
+        self._pages = Allocator(num_pages, page_size, max_seqs, width)
+
+    @property
+    def k_pages(self) -> Tensor:
+        """Keys, ``[num_pages, page_size, num_kv_heads, head_dim]``."""
+        return self._pool.keys
+
+    @property
+    def v_pages(self) -> Tensor:
+        """Values, ``[num_pages, page_size, num_kv_heads, v_head_dim]``."""
+        return self._pool.values
+
+    @property
+    def table(self) -> Tensor:
+        """The pages of each slot, in order; int32 ``[max_seqs, pages of a sequence]``."""
+        return self._pool.table
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens in each slot, int32 ``[max_seqs]``."""
+        return self._pool.lengths
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._pages.page_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pool is."""
+        return self.k_pages.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self.k_pages.dtype
+
+    def length(self, seq: SeqId) -> int:
+        """Tokens of a sequence.
+
+        Raises:
+            KeyError: no such sequence.
+        """
+        return self._pages.of(seq).length
+
+    def allocate(self, n: int = 0) -> SeqId:
+        """A new sequence, still without tokens, with pages in reserve for ``n``.
+
+        Raises:
+            OutOfPages: too few are free; nothing was changed.
+            OutOfSequences: ``max_seqs`` live.
+            InputError: ``n`` is negative, or more than ``max_tokens``.
+        """
+        self._check_count("n", n, self.max_tokens)
+        seq = self._pages.allocate(n)
+        self._pool.update(self._pages)
+        return seq
+
+    def extend(self, seq: SeqId, n: int) -> None:
+        """Put pages in reserve for ``n`` tokens more than the sequence has.
+
+        Raises:
+            OutOfPages: too few are free; nothing was changed.
+            KeyError: no such sequence.
+            InputError: ``n`` is negative, or the sequence would be longer than ``max_tokens``.
+        """
+        self._check_count("n", n, self.max_tokens - self.length(seq))
+        self._pages.reserve(seq, n)
+        self._pool.update(self._pages)
+
+    def append(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
+        """Write new tokens behind those of the sequences.
+
+        Args:
+            seqs: ``n`` different sequences.
+            k: ``[n, num_kv_heads, L, head_dim]``: keys of ``L`` tokens of each.
+            v: ``[n, num_kv_heads, L, v_head_dim]``.
+
+        Raises:
+            OutOfPages: too few are free; nothing was changed.
+            KeyError: no such sequence.
+            InputError: shapes or devices that do not fit; a sequence named twice, or longer than ``max_tokens`` then.
+            KindError: another dtype than that of the cache.
+        """
+        self._check_tokens(seqs, k, v)
+        self.advance(seqs, k.shape[2])
+        self.write(seqs, k, v)
+
+    def advance(self, seqs: Sequence[SeqId], n: int) -> None:
+        """Make room for ``n`` tokens behind those of each sequence and count them in: the part of :meth:`append` that
+        the host does. :meth:`write` fills them.
+
+        Raises:
+            OutOfPages: too few are free; nothing was changed.
+            KeyError: no such sequence.
+            InputError: a sequence named twice, or longer than ``max_tokens`` then.
+        """
+        self._check_count("n", n, self.max_tokens - self._longest("seqs", seqs))
+        self._pages.grow(seqs, n)
+        self._pool.update(self._pages)
+
+    def write(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
+        """Write the last tokens of the sequences, which :meth:`advance` made room for: the part of :meth:`append` that
+        the device does; a captured graph finds the pages anew at each replay.
+
+        Args:
+            seqs: ``n`` different sequences.
+            k: ``[n, num_kv_heads, L, head_dim]``.
+            v: ``[n, num_kv_heads, L, v_head_dim]``.
+
+        Raises:
+            KeyError: no such sequence.
+            InputError: shapes or devices that do not fit; fewer than ``L`` tokens.
+            KindError: another dtype than that of the cache.
+        """
+        self._check_tokens(seqs, k, v)
+        tokens = k.shape[2]
+        self._longest("k", seqs, tokens)
+        if not len(seqs) or not tokens:
+            return
+        self._pool.write(self._slots(seqs), k, v)
+
+    def fork(self, seq: SeqId) -> SeqId:
+        """A new sequence with the same tokens, in the same pages until one of both writes.
+
+        Raises:
+            OutOfSequences: ``max_seqs`` live.
+            KeyError: no such sequence.
+        """
+        return self.share_prefix(seq, self.length(seq))
+
+    def share_prefix(self, seq: SeqId, n: int) -> SeqId:
+        """A new sequence with the first ``n`` tokens of another, in the same pages until one of both writes.
+
+        Raises:
+            OutOfSequences: ``max_seqs`` live.
+            KeyError: no such sequence.
+            InputError: it has fewer tokens.
+        """
+        self._check_count("n", n, self.length(seq))
+        new = self._pages.share(seq, n)
+        self._pool.update(self._pages)
+        return new
+
+    def free(self, seq: SeqId) -> None:
+        """The sequence is no more; pages that it alone held are free.
+
+        Raises:
+            KeyError: no such sequence, or freed before.
+        """
+        self._pages.remove(seq)
+        self._pool.forget(seq)
+        self._pool.update(self._pages)
+
+    def trim(self, seq: SeqId, n: int) -> None:
+        """Forget all tokens but the first ``n``, and what was in reserve.
+
+        Raises:
+            KeyError: no such sequence.
+            InputError: it has fewer tokens.
+        """
+        self._check_count("n", n, self.length(seq))
+        self._pages.trim(seq, n)
+        self._pool.update(self._pages)
+
+    def attend(
+        self,
+        q: Tensor,
+        seqs: Sequence[SeqId],
+        score_mod: ScoreLike | None = None,
+        mask_mod: MaskLike | None = None,
+        scale: float | None = None,
+        sinks: Tensor | None = None,
+        return_lse: bool = False,
+        *,
+        backend: Backend = "auto",
+        check: bool | None = None,
+    ) -> Any:
+        """Attention of the last tokens of sequences over all of their tokens.
+
+        Mods see positions in the sequence: the last query has the number of the last key, and a mask of training serves
+        as it is. Queries see later keys unless a mask hides them. ``b`` counts the sequences of this call. A mask that
+        depends on lengths (``causal("bottom_right")``) is that of as many queries as keys. A plain function is recorded
+        at each call; what :func:`mask_mod` or :mod:`masks` made was, once.
+
+        Up to 16 queries a sequence the kernel finds the pages itself. More, as at the prompt, and CPUs: pages are put
+        side by side first, which takes memory and, for a mask, waits for the device.
+
+        Args:
+            q: ``[n, Hq, L, head_dim]``: queries of the last ``L`` tokens of each; ``Hq`` is a multiple of
+                ``num_kv_heads``, any.
+            seqs: ``n`` sequences of at least ``L`` tokens.
+            score_mod: ``(score, b, h, q_idx, kv_idx) -> score``.
+            mask_mod: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
+            scale: of the products; default ``1/√head_dim``.
+            sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
+            return_lse: return ``(out, lse)``, ``lse`` float32 (float64 for float64) ``[n, Hq, L]``.
+            backend: as of ``flex_attention``; there is no reference.
+            check: as of ``flex_attention``.
+
+        Returns:
+            ``[n, Hq, L, v_head_dim]``, or what ``return_lse`` says.
+
+        Raises:
+            KeyError: no such sequence.
+            InputError: shapes or devices that do not fit; a sequence of fewer than ``L`` tokens.
+            KindError: another dtype than that of the cache.
+            UnsupportedError: a gradient is asked for.
+        """
+        heads, width = self.k_pages.shape[2:]
+        self._check_tensor("q", q, (len(seqs), None, None, width))
+        if not q.shape[1] or q.shape[1] % heads:
+            raise InputError(f"q must have a multiple of num_kv_heads={heads} heads, got {tuple(q.shape)}")
+        longest = self._longest("q", seqs, q.shape[2])
+        if backend not in ("auto", "triton", "cpu"):
+            raise InputError(f"backend must be auto, triton or cpu, got {backend!r}")
+        check_sinks(sinks, q)
+        score = None if score_mod is None else as_score(score_mod)
+        mask = None if mask_mod is None else with_lengths(as_mask(mask_mod), 0, 0)
+        for name, mod in (("score_mod", score), ("mask_mod", mask)):
+            if mod is not None:
+                check_captures(name, mod.captures, q)
+        call = PagedCall(
+            mask=mask,
+            score=score,
+            scale=check_scale(scale, width),
+            most_keys=self.max_tokens if self._pool.is_captured() else longest,
+            check=self.device.type == "cpu" and backend != "triton" if check is None else check,
+            backend=backend,
+        )
+        slots = self._slots(seqs)
+        out, lse, _ = paged_attention(q, self.k_pages, self.v_pages, self.table, self.lengths, slots, sinks, call)
+        return (out, lse) if return_lse else out
+
+    def block_table(self, seqs: Sequence[SeqId]) -> Tensor:
+        """The pages of sequences, in order; int32 ``[n, pages of the longest]``, −1 where a shorter one has none.
+
+        Raises:
+            KeyError: no such sequence.
+        """
+        counts = [-(-self.length(seq) // self.page_size) for seq in seqs]
+        found = self.table.index_select(0, self._slots(seqs))[:, : max(counts, default=0)]
+        there = torch.tensor(counts, device=self.device).view(-1, 1)
+        return found.masked_fill(torch.arange(found.shape[1], device=self.device) >= there, -1)
+
+    def stats(self) -> CacheStats:
+        """What the cache holds."""
+        return CacheStats(
+            sequences=len(self._pages.sequences),
+            tokens=sum(sequence.length for sequence in self._pages.sequences.values()),
+            pages=len(self._pages.holders),
+            free_pages=len(self._pages.free),
+            shared_pages=sum(count > 1 for count in self._pages.holders),
+            memory_bytes=self._pool.memory_bytes,
+        )
+
+    def __repr__(self) -> str:
+        pages, size, heads, width = self.k_pages.shape
+        return f"PagedKVCache({pages} pages of {size}, {heads} heads of {width}, {self.dtype}, {self.device})"
+
+    def _slots(self, seqs: Sequence[SeqId]) -> Tensor:
+        return self._pool.slots_of(seqs, lambda seq: self._pages.of(seq).slot)
+
+    def _check_count(self, name: str, value: int, most: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise KindError(f"{name} must be an integer, got {value!r}")
+        if not 0 <= value <= most:
+            raise InputError(f"{name} must be from 0 to {most}, got {value}")
+
+    def _longest(self, name: str, seqs: Sequence[SeqId], tokens: int = 0) -> int:
+        """Tokens of the longest of sequences; refuses those of fewer than ``tokens``."""
+        lengths = [self._pages.of(seq).length for seq in seqs]
+        if min(lengths, default=tokens) < tokens:
+            short = next(n for n, length in enumerate(lengths) if length < tokens)
+            raise InputError(f"{name} is of {tokens} tokens, but sequence {seqs[short]} has {lengths[short]}")
+        return max(lengths, default=0)
+
+    def _check_tokens(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
+        heads = self.k_pages.shape[2]
+        self._check_tensor("k", k, (len(seqs), heads, None, self.k_pages.shape[3]))
+        self._check_tensor("v", v, (len(seqs), heads, k.shape[2], self.v_pages.shape[3]))
+
+    def _check_tensor(self, name: str, t: Tensor, sizes: tuple[int | None, ...]) -> None:
+        if not isinstance(t, Tensor) or t.dtype != self.dtype:
+            got = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            raise KindError(f"{name} must be a tensor of the cache's dtype {self.dtype}, got {got}")
+        if t.device != self.device:
+            raise InputError(f"{name} is on {t.device}, but the cache is on {self.device}")
+        if t.dim() != len(sizes) or any(size not in (None, own) for size, own in zip(sizes, t.shape)):
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            raise InputError(f"{name} must have shape [{wanted}], got {tuple(t.shape)}")

@@ -1,0 +1,146 @@
+"""Sample calls of `paged_forward` and wrong calls of the paged cache; `conformance_ops.py`, `conformance_errors.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_flexattn as tfa
+from torch import Tensor
+from torch_flexattn import masks, mods, reference, scores
+from torch_flexattn.ops.paged import PagedCall
+
+from tests.conformance.cases import BadInputCase, OpCase
+
+SIZE = 16
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sizes and options of one call; pages lie in reversed order, and behind the keys is NaN."""
+
+    label: str
+    heads: int = 4
+    kv_heads: int = 2
+    queries: int = 1
+    lens: tuple[int, ...] = (19, 5)
+    slots: tuple[int, ...] | None = None
+    mask: Callable[[], mods.MaskMod] | None = None
+    score: Callable[[], mods.ScoreMod] | None = None
+    sinks: bool = False
+    want_max: bool = False
+    dtype: torch.dtype = torch.float32
+    strided: bool = False
+
+    def case(self, tolerance: float) -> OpCase:
+        """Packed arguments, and what they mean."""
+        batch = len(self.lens if self.slots is None else self.slots)
+        rng = torch.Generator().manual_seed(0)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=rng, dtype=torch.float64).to(self.dtype)
+
+        each = -(-max(self.lens, default=0) // SIZE)
+        count = len(self.lens) * each
+        q = (
+            draw(batch, self.queries, self.heads, 3).transpose(1, 2)
+            if self.strided
+            else draw(batch, self.heads, self.queries, 3)
+        )
+        k, v = draw(len(self.lens), self.kv_heads, each * SIZE, 3), draw(len(self.lens), self.kv_heads, each * SIZE, 5)
+        lens = torch.tensor(self.lens, dtype=torch.int32)
+        table = torch.arange(count - 1, -1, -1, dtype=torch.int32).view(len(self.lens), each)
+        behind = torch.arange(each * SIZE) >= lens[:, None]
+
+        def paged(t: Tensor) -> Tensor:
+            t = t.masked_fill(behind[:, None, :, None], float("nan"))
+            rows = t.transpose(1, 2).reshape(count, SIZE, self.kv_heads, t.shape[3]).flip(0)
+            return rows.transpose(1, 2).contiguous().transpose(1, 2) if self.strided else rows
+
+        call = PagedCall(
+            mask=None if self.mask is None else self.mask(),
+            score=None if self.score is None else self.score(),
+            scale=0.6,
+            most_keys=max(self.lens, default=0),
+            check=True,
+            want_max=self.want_max,
+        )
+        slots = None if self.slots is None else torch.tensor(self.slots, dtype=torch.int32)
+        sinks = draw(self.heads) if self.sinks else None
+
+        def meaning(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+            chosen = torch.arange(len(self.lens)) if slots is None else slots.long()
+            own = lens[chosen]
+            out, lse, largest = reference.attention(
+                q, k[chosen], v[chosen], score_mod=call.score, mask_mod=call.mask, scale=call.scale, sinks=sinks,
+                q_offset=own - self.queries, kv_lens=own,
+            )  # fmt: skip
+            return out, lse, largest if self.want_max else largest.new_empty(0)
+
+        arguments = (q, paged(k), paged(v), table, lens, slots, sinks, *call.packed())
+        return OpCase(f"{self.label}, {self.dtype}", arguments, meaning, tolerance, tolerance)
+
+
+def paged_forward(tolerances: dict[torch.dtype, float]) -> list[OpCase]:
+    """Sample calls of the op."""
+
+    def window() -> mods.MaskMod:
+        return masks.causal() & masks.sliding_window(7)
+
+    samples = [
+        Sample("everything"),
+        Sample("window, slots", queries=3, lens=(19, 5, 33), slots=(2, 0), mask=window),
+        Sample("softcap and sinks", score=lambda: scores.softcap(2.0), sinks=True, want_max=True),
+        Sample("strided", queries=3, mask=window, strided=True),
+        Sample("a prompt", queries=17, lens=(17,), mask=masks.causal),
+        Sample("an empty sequence", lens=(19, 0)),
+        Sample("no queries", queries=0),
+        Sample("no sequences", lens=()),
+        Sample("window", mask=window, dtype=torch.float64),
+        Sample("window", mask=window, dtype=torch.bfloat16),
+    ]
+    return [sample.case(tolerances[sample.dtype]) for sample in samples]
+
+
+def paged_errors() -> list[BadInputCase]:
+    """Wrong calls of the cache."""
+
+    def make(**changed: Any) -> tfa.PagedKVCache:
+        sizes = {"num_pages": 4, "page_size": 16, "num_kv_heads": 2, "head_dim": 8, "max_seqs": 2}
+        return tfa.PagedKVCache(**{**sizes, **changed})
+
+    def case(call: Callable[[], Any], raises: type[Exception], *fragments: str) -> BadInputCase:
+        return BadInputCase("PagedKVCache", call, raises, fragments)
+
+    cache = make()
+    seq = cache.allocate(5)
+    new, q = torch.ones(1, 2, 5, 8), torch.ones(1, 4, 1, 8)
+    cache.append([seq], new, new)
+    freed = cache.allocate()
+    cache.free(freed)
+    return [
+        case(lambda: make(page_size=24), ValueError, "page_size", "24"),
+        case(lambda: make(page_size=8), ValueError, "page_size", "8"),
+        case(lambda: make(num_pages=0), ValueError, "num_pages", "0"),
+        case(lambda: make(max_seqs=2.0), TypeError, "max_seqs", "2.0"),
+        case(lambda: make(dtype=torch.int8), TypeError, "dtype", "torch.int8"),
+        case(lambda: cache.allocate(-1), ValueError, "n must", "-1"),
+        case(lambda: cache.allocate(2.5), TypeError, "n must", "2.5"),  # type: ignore[arg-type]
+        case(lambda: cache.allocate(64), RuntimeError, "4 pages", "3 are free"),
+        case(lambda: cache.free(freed), KeyError, "seq", str(freed)),
+        case(lambda: cache.trim(seq, 6), ValueError, "n must be from 0 to 5", "6"),
+        case(lambda: cache.extend(seq, 60), ValueError, "n must be from 0 to 59", "60"),
+        case(lambda: cache.append([seq], new[:, :1], new), ValueError, "k must", "(1, 1, 5, 8)"),
+        case(lambda: cache.append([seq], new, new[..., :7]), ValueError, "v must", "(1, 2, 5, 7)"),
+        case(lambda: cache.append([seq], new.half(), new), TypeError, "k must", "torch.float16"),
+        case(lambda: cache.append([seq, seq], *[torch.ones(2, 2, 1, 8)] * 2), ValueError, "seqs", "0 twice"),
+        case(lambda: cache.write([seq], *[torch.ones(1, 2, 6, 8)] * 2), ValueError, "k is of 6", "has 5"),
+        case(lambda: cache.attend(q[:, :3], [seq]), ValueError, "num_kv_heads=2", "(1, 3, 1, 8)"),
+        case(lambda: cache.attend(q, [seq, seq]), ValueError, "q must", "(1, 4, 1, 8)"),
+        case(lambda: cache.attend(q.expand(1, 4, 6, 8), [seq]), ValueError, "q is of 6", "has 5"),
+        case(lambda: cache.attend(q, [seq], backend="reference"), ValueError, "backend", "'reference'"),  # type: ignore[arg-type]
+        case(lambda: cache.attend(q, [seq], sinks=torch.ones(3)), ValueError, "sinks", "(3,)"),
+        case(lambda: cache.attend(q.requires_grad_(), [seq]), NotImplementedError, "gradient", "flex_attention"),
+    ]

@@ -1,0 +1,108 @@
+"""``flex_attention`` on a GPU: which kernels serve, and that they agree with the reference."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+from torch_flexattn import AuxRequest, flex_attention, flex_attention_varlen, masks, scores, stats
+from torch_flexattn.kernels.choose import kernels_for
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+
+def features(length: int, width: int = 64, dtype: torch.dtype = torch.bfloat16, batch: int = 2) -> list[Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    shape = (batch, 4, length, width)
+    return [torch.randn(shape, device="cuda", generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def compared(tolerance: float, inputs: list[Tensor], **options: object) -> None:
+    """Outputs, lse and gradients, with those of the reference."""
+    results = []
+    for backend in ("auto", "reference"):
+        out, aux = flex_attention(*inputs, backend=backend, return_aux=AuxRequest(lse=True), **options)
+        assert aux.lse is not None
+        loss = out.float().sin().sum() + aux.lse.clamp(min=-1e3).sum()
+        results.append([out, aux.lse, *torch.autograd.grad(loss, inputs)])
+    for found, right in zip(*results, strict=True):
+        scale = max(float(right[right.isfinite()].abs().max()), 1e-3)
+        torch.testing.assert_close(found.float(), right.float(), atol=tolerance * scale, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [1, 7, 100, 700])
+def test_agrees_with_the_reference(length: int, dtype: torch.dtype) -> None:
+    tolerance = 2e-5 if dtype == torch.float32 else 0.02
+    compared(tolerance, features(length, dtype=dtype), mask_mod=masks.causal() & masks.sliding_window(90))
+    assert stats().kernel == "triton"
+
+
+def test_options_take_the_portable_kernels() -> None:
+    q, k, v = features(300)
+    lens = torch.tensor([300, 123], device="cuda")
+    compared(0.02, [q, k, v], kv_lens=lens, sinks=torch.randn(4, device="cuda"), score_mod=scores.softcap(10.0))
+    compared(0.02, [q, k, v], dropout_p=0.3, seed=7)
+
+
+def test_offsets_on_the_device() -> None:
+    offset = torch.tensor([5, 90], device="cuda")
+    q, k, v = features(200)
+    compared(0.02, [q[:, :, :80].detach().requires_grad_(), k, v], mask_mod=masks.causal(), q_offset=offset)
+
+
+def test_packed_sequences() -> None:
+    starts = torch.tensor([0, 100, 101, 350], device="cuda")
+    q, k, v = (torch.randn(350, 4, 64, device="cuda") for _ in range(3))
+    found = flex_attention_varlen(q, k, v, starts, starts, mask_mod=masks.causal())
+    right = flex_attention_varlen(q, k, v, starts, starts, mask_mod=masks.causal(), backend="reference")
+    torch.testing.assert_close(found, right, atol=2e-5, rtol=0)
+
+
+def test_float64_says_that_it_is_slow_once_and_is_exact() -> None:
+    kernels_for.cache_clear()
+    q, k, v = features(50, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="float64"):
+        compared(1e-12, [q, k, v], mask_mod=masks.causal())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flex_attention(q, k, v)
+
+
+def test_checked_reads_raise() -> None:
+    q, k, v = features(40, dtype=torch.float32)
+    table = torch.randn(40, device="cuda")
+    with pytest.warns(UserWarning, match="check=True"), pytest.raises(IndexError, match="score_mod"):
+        flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table[i + j], check=True)
+    assert flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table[i + j]).isfinite().all()
+
+
+@pytest.mark.parametrize("length", [128, 500])
+def test_under_a_compiler(length: int) -> None:
+    mask, score = masks.causal() & masks.sliding_window(60), scores.softcap(10.0)
+    function = torch.compile(lambda q, k, v: flex_attention(q, k, v, score, mask), backend="aot_eager", fullgraph=True)
+    q, k, v = features(length)
+    found, right = function(q, k, v), flex_attention(q, k, v, score, mask)
+    torch.testing.assert_close(found, right)
+    grads = [torch.autograd.grad(out.sum(), [q, k, v]) for out in (found, right)]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, atol=0.01, rtol=0.01)
+
+
+def test_memory_stays_by_the_rows() -> None:
+    """Beside outputs and gradients: sums of queries in float32, and a few numbers a row; never queries by keys."""
+    q, k, v = features(4096, 64, batch=1)
+    mask = masks.causal()
+
+    def step() -> int:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        torch.autograd.grad(flex_attention(q, k, v, mask_mod=mask).sum(), [q, k, v])
+        return torch.cuda.max_memory_allocated() - before
+
+    step()
+    kept = 5 * q.numel() * 2  # output, its gradient, and those of query, key, value
+    assert step() - kept <= 8 * q.shape[1] * 4096 + 4 * q.numel() + 2**20
