@@ -78,12 +78,18 @@ def test_triton_statements_stand_where_they_belong():
             place = line
         else:
             places.setdefault(place, []).append(line)
-    once, row, inner = (
-        places[f"# {w}"] for w in ("once a batch entry and head", "once a block of queries", "at every block of keys")
+    once, row, key, inner = (
+        places[f"# {w}"]
+        for w in (
+            "once a batch entry and head",
+            "once a block of queries",
+            "at every block of keys, once a key",
+            "at every block of keys, once a pair",
+        )
     )
     assert sum("tl.load(c0" in line for line in once) == 1
     assert sum("tl.load(c0" in line for line in row) == 1
-    assert any("(kv_idx % 3)" in line for line in inner)
+    assert any("(kv_idx % 3)" in line for line in key)
     assert not any("tl.load" in line for line in inner)
     assert re.fullmatch(r"score = x\d+", inner[-1])
 

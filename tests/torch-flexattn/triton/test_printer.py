@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_flexattn.differentiate import differentiate
 from torch_flexattn.evaluate import evaluate
 from torch_flexattn.kernels.triton.index_width import is_large, reaching
-from torch_flexattn.kernels.triton.printer import TYPES, place_of, print_program
+from torch_flexattn.kernels.triton.printer import PLACES, TYPES, place_of, print_program
 from torch_flexattn.kernels.triton.sources import load
 from torch_flexattn.mods import mask_mod
 from torch_flexattn.operations import OPERATIONS
@@ -49,7 +49,7 @@ def source(program: Program) -> str:
     for number, (_, dims) in enumerate(program.captures):
         places += [f"c{number}", *(f"c{number}_n{d}" for d in range(dims)), *(f"c{number}_s{d}" for d in range(dims))]
     places += [f"s{number}" for number in range(len(program.scalars))]
-    lines = [*printed.lines["once"], *printed.lines["row"], *printed.lines["inner"]]
+    lines = [*printed.outside, *printed.inside]
     for number, (name, output) in enumerate(zip(printed.outputs, program.outputs)):
         dtype = program.nodes[output].dtype
         wide = "tl.float32" if dtype in ("float16", "bfloat16") else "tl.int32" if dtype == "bool" else TYPES[dtype]
@@ -342,11 +342,13 @@ def test_products_that_wrap_are_divided_as_in_pytorch() -> None:
 def test_places() -> None:
     assert place_of(frozenset()) == "once"
     assert place_of(frozenset({"b", "h"})) == "once"
-    assert place_of(frozenset({"q", "h"})) == "row"
-    assert place_of(frozenset({"kv"})) == "inner"
+    assert place_of(frozenset({"q", "h"})) == "kept"
+    assert place_of(frozenset({"kv"})) == "moving"
+    assert place_of(frozenset({"kv"}), "kv") == "kept"
+    assert place_of(frozenset({"q", "kv"}), "kv") == place_of(frozenset({"score"})) == "inner"
     table = torch.zeros(4, 16)
     mask = trace(lambda b, h, q, kv: table[h, q] + table[b, h] >= table[h, kv], "mask").program
     lines = print_program(mask, "x", {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx"}).lines
-    assert [len(lines[place]) for place in ("once", "row", "inner")] == [1, 2, 2]
+    assert [len(lines[place]) for place in PLACES] == [1, 2, 1, 1]
     assert NAMES[table.dtype] == "float32"
     assert "test_printer.py:" in lines["inner"][0]

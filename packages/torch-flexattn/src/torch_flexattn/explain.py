@@ -25,8 +25,9 @@ from .reindex import Always, reindexed
 
 WHERE: dict[Place, str] = {
     "once": "once a batch entry and head",
-    "row": "once a block of queries",
-    "inner": "at every block of keys",
+    "kept": "once a block of queries",
+    "moving": "at every block of keys, once a key",
+    "inner": "at every block of keys, once a pair",
 }
 INPUT_NAMES = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score"}
 MOST_BLOCKS = 1 << 22

@@ -158,16 +158,16 @@ def printed(kernel: Backward) -> tuple[Printed | None, Printed | None]:
     """The programs of the score and of the mask."""
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score", "grad": "grad"}
     if kernel.score is None:
-        return None, None if kernel.mask is None else print_program(kernel.mask, "y", names, box=BOX)
+        return None, None if kernel.mask is None else print_program(kernel.mask, "y", names, box=BOX, kept="kv")
     program = kernel.score.program
-    score = print_program(program, "x", names, box=BOX)
+    score = print_program(program, "x", names, box=BOX, kept="kv")
     first = (len(program.captures), len(program.scalars))
-    return score, None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
+    return score, None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX, "kv")
 
 
 def once(score: Printed | None, mask: Printed | None) -> list[str]:
-    """Statements of both that depend on the batch entry and the head alone."""
-    return [line for found in (score, mask) if found is not None for line in found.lines["once"]]
+    """Statements of both that do not depend on the query."""
+    return [line for found in (score, mask) if found is not None for line in found.outside]
 
 
 def numbers(kernel: Backward, first: str = "n") -> list[str]:
@@ -193,6 +193,11 @@ def read_rows(name: str, pointer: str, other: str, first: str = "n") -> list[str
     ]
 
 
+def moving(score: Printed | None, mask: Printed | None) -> list[str]:
+    """Statements of both that depend on the query and not on the key: they need no products, so they come early."""
+    return [line for found in (score, mask) if found is not None for line in found.lines["moving"]]
+
+
 def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list[str]:
     """From products ``qk`` and ``lse`` to weights ``p`` and, of a modification, its derivatives up to ``rest``."""
     zero = "gl.zeros([BLOCK_N, BLOCK_M], gl.float32, SCORES)"
@@ -201,7 +206,7 @@ def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         lines = ["s = qk * (scale * LOG2E)"]
     else:
         assert kernel.score is not None
-        early, late, outputs = split_at_gradient(kernel.score.program, score)
+        early, late, outputs = split_at_gradient(kernel.score.program, score, score.lines["inner"])
         lines = ["score = qk * scale", *early, f"s = {scores_of(kernel.score.program, outputs[0], zero)} * LOG2E"]
         late = ["grad = p", *late, *slopes_of(kernel.score, outputs)]
     bounds = "(q_rows[None, :] < q_len) & (kv_idx < kv_len)"
@@ -210,7 +215,7 @@ def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         lines += edge
     else:
         hidden = f's = gl.where({mask.outputs[0]} & {bounds}, s, float("-inf"))'
-        shown = [*mask.lines["row"], *mask.lines["inner"], hidden]
+        shown = [*mask.lines["inner"], hidden]
         lines += ["if code & 1 == 0:", *indent(shown, 1), "else:", *indent(edge, 1)]
     return [*lines, "p = gl.exp2(s - lse[None, :])", "weights = p.to(TYPE)", *late]
 

@@ -202,7 +202,7 @@ def source(kernel: Forward) -> str:
         ]
     for printed in (score, mask):
         if printed is not None:
-            setup += printed.lines["once"] + printed.lines["row"]
+            setup += printed.outside
     loop = "for n in range(begin, stop, BLOCK_N):"
     loops = [loop, *_indent(_tile(kernel, score, None), 1)]
     if mask is not None:
@@ -279,10 +279,11 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         lines.append(f"qk = warpgroup_mma({queries}, {keys}, {before}, use_acc={n > 0}, is_async=True)")
         before = "qk"
     lines += [
-        "qk = warpgroup_mma_wait(0, deps=(qk,))",
-        "mbarrier.arrive(k_free.index(slot))",
         "kv_idx = (n + gl.arange(0, BLOCK_N, COLUMN))[None, :]",
         "kv_places = gl.arange(0, BLOCK_N, COLUMN).to(gl.int64)[None, :]",
+        *(line for found in (score, mask) if found is not None for line in found.lines["moving"]),
+        "qk = warpgroup_mma_wait(0, deps=(qk,))",
+        "mbarrier.arrive(k_free.index(slot))",
     ]
     if score is None:
         lines.append("s = qk * (scale * LOG2E)")

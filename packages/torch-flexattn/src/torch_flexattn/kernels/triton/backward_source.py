@@ -10,6 +10,7 @@ addition a row, a column, or a tile; others get one an element.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...differentiate import Derivative
@@ -102,11 +103,11 @@ TAIL = """
 def source(kernel: Backward) -> str:
     """The file that holds the kernel."""
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score", "grad": "grad"}
-    score = None if kernel.score is None else print_program(kernel.score.program, "x", names, box=BOX)
+    score = None if kernel.score is None else print_program(kernel.score.program, "x", names, box=BOX, kept="kv")
     first = (0, 0)
     if kernel.score is not None:
         first = (len(kernel.score.program.captures), len(kernel.score.program.scalars))
-    mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
+    mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX, "kv")
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
     keys = ["kv_end = tl.minimum(kv_len, tl.load(kv_lens + b))" if kernel.lens else "kv_end = kv_len"]
     for name, place, parts, width in (("k", "e", wide, kernel.width), ("v", "f", values, kernel.value_width)):
@@ -142,7 +143,7 @@ def source(kernel: Backward) -> str:
     lines: list[str] = []
     for printed in (score, mask):
         if printed is not None:
-            lines += printed.lines["once"]
+            lines += printed.outside
     lines += [
         "mask_col = b * mask_sb + h * mask_sh + col_block * BLOCK_N // MASK_N",
         "for run in range(tl.load(col_ptr + mask_col), tl.load(col_ptr + mask_col + 1)):",
@@ -219,7 +220,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         lines.append("s = qk * (scale * LOG2E)")
         late: list[str] = []
     else:
-        early, late, outputs = split_at_gradient(kernel.score.program, score)
+        early, late, outputs = split_at_gradient(kernel.score.program, score, score.inside)
         modified = scores_of(kernel.score.program, outputs[0], "tl.zeros([BLOCK_N, BLOCK_M], tl.float32)")
         lines += ["score = qk * scale", *early, f"s = {modified} * LOG2E"]
     bounds = "(q_rows[None, :] < q_len) & (kv_idx < kv_end)"
@@ -229,7 +230,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         lines += outside
     else:
         hidden = f's = tl.where({mask.outputs[0]} & {bounds}, s, float("-inf"))'
-        shown = [*mask.lines["row"], *mask.lines["inner"], hidden]
+        shown = [*mask.inside, hidden]
         lines += ["if (code & 1) == 0:", *_indent(shown, 1), "else:", *_indent(outside, 1)]
     lines += [
         "p = tl.exp2(s - lse[None, :])",
@@ -269,7 +270,9 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
     return lines
 
 
-def split_at_gradient(program: Program, score: Printed) -> tuple[list[str], list[str], list[str]]:
+def split_at_gradient(
+    program: Program, score: Printed, statements: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
     """Statements before and after the gradient of the result: those that read ``grad`` come after.
 
     Derivatives are linear in ``grad``, which is ``p * rest``: they are evaluated at ``p``, which is known early, and
@@ -277,7 +280,7 @@ def split_at_gradient(program: Program, score: Printed) -> tuple[list[str], list
     """
     after = {f"x{n}" for n, depends in enumerate(program.dependencies) if "grad" in depends}
     early, late = [], []
-    for line in (*score.lines["row"], *score.lines["inner"]):
+    for line in statements:
         (late if line.split(" = ")[0] in after else early).append(line)
     return early, late, score.outputs
 

@@ -133,7 +133,7 @@ def source(kernel: Decode) -> str:
     lines = [*_start(kernel)]
     for printed in (score, mask):
         if printed is not None:
-            lines += printed.lines["once"] + printed.lines["row"]
+            lines += printed.outside
     lines += ['m = tl.full([BLOCK_M], float("-inf"), tl.float32)', "l = tl.zeros([BLOCK_M], tl.float32)"]
     lines += _walk(kernel, _tile(kernel, score, mask))
     text = HEADER.format(places=parameters(kernel.programs))
@@ -269,10 +269,10 @@ def _tile(kernel: Decode, score: Printed | None, mask: Printed | None) -> list[s
     else:
         assert kernel.score is not None
         modified = scores_of(kernel.score, score.outputs[0], "tl.zeros([BLOCK_M, BLOCK_N], tl.float32)")
-        lines += ["score = qk * scale", *score.lines["inner"], f"s = {modified} * LOG2E"]
+        lines += ["score = qk * scale", *score.inside, f"s = {modified} * LOG2E"]
     hidden = 's = tl.where({}, s, float("-inf"))'
     if mask is not None:
-        some = [*mask.lines["inner"], hidden.format(f"{mask.outputs[0]} & (kv_idx < kv_len)")]
+        some = [*mask.inside, hidden.format(f"{mask.outputs[0]} & (kv_idx < kv_len)")]
         lines += ["if ((code & 1) == 0) | (n + BLOCK_N > kv_len):", *_indent(some, 1)]
     else:
         lines += ["if not WHOLE_N:", *_indent([hidden.format("kv_idx < kv_len")], 1)]

@@ -14,9 +14,11 @@ from typing import Literal
 from ...program import INPUTS, Node, Program
 from .slanted import Box, Slope, slanted_read, slope
 
-Place = Literal["once", "row", "inner"]
-PLACES: tuple[Place, ...] = ("once", "row", "inner")
-"""Outside everything (batch and head), once a block of rows, at every block of keys."""
+Side = Literal["q", "kv"]
+Place = Literal["once", "kept", "moving", "inner"]
+PLACES: tuple[Place, ...] = ("once", "kept", "moving", "inner")
+"""What depends on batch and head alone; on the side of which a program keeps one block as well; on the side along which
+it moves, at every tile; on both."""
 TYPES = {
     "bool": "tl.int1", "int32": "tl.int32", "int64": "tl.int64", "float16": "tl.float16", "bfloat16": "tl.bfloat16",
     "float32": "tl.float32", "float64": "tl.float64",
@@ -48,12 +50,25 @@ class Printed:
     outputs: list[str]
     values: list[str]
 
+    @property
+    def outside(self) -> list[str]:
+        """Statements before the loop over tiles."""
+        return self.lines["once"] + self.lines["kept"]
 
-def place_of(dependencies: frozenset[str]) -> Place:
+    @property
+    def inside(self) -> list[str]:
+        """Statements of every tile."""
+        return self.lines["moving"] + self.lines["inner"]
+
+
+def place_of(dependencies: frozenset[str], kept: Side = "q") -> Place:
     """The outermost place where a value with these dependencies is known."""
-    if dependencies <= {"b", "h"}:
+    sides = dependencies - {"b", "h"}
+    if not sides:
         return "once"
-    return "row" if dependencies <= {"b", "h", "q"} else "inner"
+    if sides == {kept}:
+        return "kept"
+    return "moving" if sides < {"q", "kv"} else "inner"
 
 
 def print_program(
@@ -62,6 +77,7 @@ def print_program(
     names: dict[str, str],
     first: tuple[int, int] = (0, 0),
     box: Box | None = None,
+    kept: Side = "q",
 ) -> Printed:
     """Triton statements for a program.
 
@@ -71,6 +87,7 @@ def print_program(
         names: of the inputs, by input.
         first: how many captured tensors and scalars of the kernel belong to programs before this one.
         box: the tile, where ``b`` and ``h`` are single numbers.
+        kept: the side of which a program keeps one block: queries forward, keys backward.
     """
     lines: dict[Place, list[str]] = {place: [] for place in PLACES}
     values: list[str] = []
@@ -104,7 +121,7 @@ def print_program(
             statement = slanted_read(name, f"c{first[0] + int(node.value)}", slopes, box, text)  # type: ignore[arg-type]
             lines["inner"] += [f"{statement[0]}{comment}", *statement[1:]]
         else:
-            lines[place_of(depends)].append(f"{name} = {text}{comment}")
+            lines[place_of(depends, kept)].append(f"{name} = {text}{comment}")
         values.append(name)
     return Printed(lines, [values[o] for o in program.outputs], values)
 
