@@ -167,10 +167,13 @@ def flex_attention(
             results = _by_reference(query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens)
     else:
         check = query.device.type == "cpu" if check is None else check
-        kernels = kernels_for(backend, query.device, query.dtype, check)
-        trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
-        blocks = trained or not kernels.takes_mods(query, dropout_p)
-        mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, blocks)
+        if torch.compiler.is_compiling() or query.is_meta:
+            mask = _mask_of_op(block_mask, mask_mod, query, key)
+        else:
+            kernels = kernels_for(backend, query.device, query.dtype, check)
+            trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
+            found = trained or not kernels.takes_mods(query, dropout_p)
+            mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, found)
         call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend)
         results = ops.attention(query, key, value, sinks, call)
     out, lse, largest = results
@@ -194,12 +197,7 @@ def _seed(seed: int | None) -> int | Tensor:
 def _blocks(
     block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor, q_offset: Tensor | int, check: bool, found: bool
 ) -> BlockMask | MaskMod | None:
-    """The block mask of the call: the one given, or that of the masks given.
-
-    The mask itself where its blocks need not be ``found``, under a compiler, and without data: for the op.
-    """
-    if torch.compiler.is_compiling() or q.is_meta:
-        return _mask_of_op(block_mask, mask, q, k)
+    """The block mask of the call: the one given, or that of the masks given; these where none need be ``found``."""
     if isinstance(block_mask, theirs.BlockMask):
         block_mask = BlockMask.from_torch(block_mask)
     if isinstance(block_mask, BlockMask):
@@ -225,6 +223,7 @@ def _blocks(
 
 
 def _mask_of_op(block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor) -> BlockMask | MaskMod | None:
+    """Under a compiler, and of tensors without data: the mask, whose blocks the op finds."""
     if block_mask is not None and mask is not None:
         raise UnsupportedError("block_mask and mask_mod together under torch.compile: combine them with & outside")
     given = mask if block_mask is None else block_mask

@@ -37,7 +37,19 @@ class Kernels:
     takes_mods: Callable[[torch.Tensor, float], bool]
 
 
-BLOCKWISE = Kernels("cpu", blockwise_forward, blockwise_backward, lambda q, dropout_p: False)
+def _blockwise(device: torch.device) -> Kernels:
+    """PyTorch's operations, whose own tensors are made on a device."""
+
+    def there(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*inputs: Any, **options: Any) -> Any:
+            with device:
+                return kernel(*inputs, **options)
+
+        return run
+
+    on_cpu = device.type == "cpu"
+    forward, backward = (f if on_cpu else there(f) for f in (blockwise_forward, blockwise_backward))
+    return Kernels("cpu", forward, backward, lambda q, dropout_p: False)
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,7 +66,7 @@ def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, chec
         UnsupportedError: ``"triton"``, and they cannot serve.
     """
     if backend == "cpu" or (backend == "auto" and device.type == "cpu"):
-        return BLOCKWISE
+        return _blockwise(device)
     reason = why_not_triton(device, dtype, check)
     if reason is None:
         from .gpu import backward, forward, takes_mods
@@ -65,7 +77,7 @@ def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, chec
     warnings.warn(
         f"attention on {device.type} runs block by block in PyTorch operations, which is slow: {reason}", stacklevel=2
     )
-    return BLOCKWISE
+    return _blockwise(device)
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, check: bool) -> str | None:

@@ -17,9 +17,9 @@ _attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def is_served(call: Attention) -> bool:
-    """Whether all is as the fused operation wants it; of the mask, that heads of one tile see the same."""
+    """Whether all is as the fused operation of CPUs wants it; of the mask, that heads of one tile see the same."""
     mask = call.mask
-    if call.score is not None or call.dropout_p or call.k.shape[-1] != call.v.shape[-1]:
+    if call.q.device.type != "cpu" or call.score is not None or call.dropout_p or call.k.shape[-1] != call.v.shape[-1]:
         return False
     if mask is None or mask.mod is None:
         return True

@@ -24,7 +24,6 @@ from .backward_tile import (
     copy_of,
     fetch_of,
     indent,
-    moving,
     numbers,
     once,
     operands_of,
@@ -253,7 +252,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
     lines += [
         *read_rows("lse", "lse_ptr", 'float("-inf")'),
         'lse = gl.where(lse == float("-inf"), 0.0, lse * LOG2E)',
-        *moving(score, mask),
+        *([] if score is None else score.lines["moving"]),
         f"qk = warpgroup_mma_wait({len(values) if early else 0}, deps=(qk,))",
         *weigh(kernel, score, mask),
     ]

@@ -193,11 +193,6 @@ def read_rows(name: str, pointer: str, other: str, first: str = "n") -> list[str
     ]
 
 
-def moving(score: Printed | None, mask: Printed | None) -> list[str]:
-    """Statements of both that depend on the query and not on the key: they need no products, so they come early."""
-    return [line for found in (score, mask) if found is not None for line in found.lines["moving"]]
-
-
 def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list[str]:
     """From products ``qk`` and ``lse`` to weights ``p`` and, of a modification, its derivatives up to ``rest``."""
     zero = "gl.zeros([BLOCK_N, BLOCK_M], gl.float32, SCORES)"
@@ -215,7 +210,7 @@ def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         lines += edge
     else:
         hidden = f's = gl.where({mask.outputs[0]} & {bounds}, s, float("-inf"))'
-        shown = [*mask.lines["inner"], hidden]
+        shown = [*mask.inside, hidden]
         lines += ["if code & 1 == 0:", *indent(shown, 1), "else:", *indent(edge, 1)]
     return [*lines, "p = gl.exp2(s - lse[None, :])", "weights = p.to(TYPE)", *late]
 
