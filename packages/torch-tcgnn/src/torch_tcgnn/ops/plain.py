@@ -27,12 +27,24 @@ def plain_eager(*inputs: Tensor | None) -> bool:
         not torch.compiler.is_compiling()
         and torch._C._len_torch_dispatch_stack() == 0
         and peek_interpreter_stack() is None
-        and all(t is None or type(t) in PLAIN for t in inputs)
+        and _all_plain(inputs)
     )
+
+
+def _all_plain(inputs: tuple[Tensor | None, ...]) -> bool:
+    for t in inputs:  # noqa: SIM110 - a generator costs more than what it yields, here and below
+        if t is not None and type(t) not in PLAIN:
+            return False
+    return True
 
 
 def needs_grad(*inputs: Tensor | None) -> bool:
     """Whether a gradient will flow to one of ``inputs``; in forward mode always: autograd then says it has no rule."""
     if forward_ad._current_level >= 0:
         return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
+    if not torch.is_grad_enabled():
+        return False
+    for t in inputs:  # noqa: SIM110
+        if t is not None and t.requires_grad:
+            return True
+    return False

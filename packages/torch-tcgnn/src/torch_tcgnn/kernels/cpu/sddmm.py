@@ -21,14 +21,15 @@ with warnings.catch_warnings():  # PyTorch says once a process that CSR tensors 
 
 def sddmm(adjacency: Adjacency, a: Tensor, b: Tensor) -> Tensor:
     """``[E]`` from ``[M, D]`` and ``[K, D]``, or ``[E, H]`` from ``[M, H, D]`` and ``[K, H, D]``; input edge order."""
-    compute = torch.float32 if a.dtype in REDUCED else a.dtype
-    left, right = a.detach().to(compute), b.detach().to(compute)
+    left, right = a.detach(), b.detach()
+    if a.dtype in REDUCED:
+        left, right = left.float(), right.float()
     if a.dim() == 2:
         entries = sampled_product(adjacency.rowptr, adjacency.col, left, right)
     else:
         heads = [sampled_product(adjacency.rowptr, adjacency.col, left[:, h], right[:, h]) for h in range(a.shape[1])]
         entries = torch.stack(heads, dim=1) if heads else left.new_zeros(adjacency.num_edges, 0)
-    return adjacency.to_edges(entries.to(a.dtype))
+    return adjacency.to_edges(entries if entries.dtype == a.dtype else entries.to(a.dtype))
 
 
 def sampled_product(rowptr: Tensor, col: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -41,19 +41,27 @@ def spmm(adjacency: Adjacency, x: Tensor, weight: Tensor | None, out_dtype: torc
     trains_in_order = weight is not None and weight.requires_grad and edge.numel() == 0
     if rows is None or (trains_in_order and x[:1].numel() < WORTH_PERMUTING):
         values = weight if weight is None or edge.numel() == 0 else permuted(weight, edge)
-        return _sum_heads(adjacency.rowptr, adjacency.col, x, values, out_dtype)
+        return _sum_heads(adjacency, adjacency.rowptr, adjacency.col, x, values, out_dtype)
     values = None if weight is None else permuted(weight, rows.edge)
-    return _sum_heads(rows.rowptr, rows.col, x, values, out_dtype).index_select(0, rows.place)
+    return _sum_heads(adjacency, rows.rowptr, rows.col, x, values, out_dtype).index_select(0, rows.place)
 
 
-def _sum_heads(rowptr: Tensor, col: Tensor, x: Tensor, values: Tensor | None, out_dtype: torch.dtype | None) -> Tensor:
+def _sum_heads(
+    adjacency: Adjacency,
+    rowptr: Tensor,
+    col: Tensor,
+    x: Tensor,
+    values: Tensor | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
     """:func:`gather_sum`, head by head where there are heads."""
+    long = _long_rows_of(adjacency, rowptr)
     if x.dim() == 2:
-        return gather_sum(rowptr, col, x, values, out_dtype)
+        return _sum_rows(rowptr, col, x, values, long, out_dtype)
     out = x.new_empty(rowptr.shape[0] - 1, *x.shape[1:], dtype=out_dtype)
     for head in range(x.shape[1]):
         value = None if values is None else values[:, head]
-        out[:, head] = gather_sum(rowptr, col, x[:, head], value, out_dtype)
+        out[:, head] = _sum_rows(rowptr, col, x[:, head], value, long, out_dtype)
     return out
 
 
@@ -63,14 +71,24 @@ def segment_sum(adjacency: Adjacency, edge_values: Tensor) -> Tensor:
     column = adjacency.edge
     if column.numel() == 0:
         column = torch.arange(adjacency.num_edges, dtype=adjacency.rowptr.dtype)
-    out = gather_sum(adjacency.rowptr, column, flat, None)
+    out = _sum_rows(adjacency.rowptr, column, flat, None, _long_rows_of(adjacency, adjacency.rowptr))
     return out.view(adjacency.num_rows, *edge_values.shape[1:])
 
 
-def gather_sum(
-    rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None, out_dtype: torch.dtype | None = None
-) -> Tensor:
+def gather_sum(rowptr: Tensor, col: Tensor, table: Tensor, values: Tensor | None) -> Tensor:
     """``out[i] = Σ_{k in row i} values[k] · table[col[k]]`` for a ``[K, F]`` table; see :func:`spmm`."""
+    return _sum_rows(rowptr, col, table, values, long_rows(rowptr) if col.shape[0] > LONG else None)
+
+
+def _sum_rows(
+    rowptr: Tensor,
+    col: Tensor,
+    table: Tensor,
+    values: Tensor | None,
+    long: LongRows | None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """:func:`gather_sum`, the ``long`` rows in pieces."""
     num_rows, width = rowptr.shape[0] - 1, table.shape[1]
     if col.shape[0] == 0 or width == 0 or num_rows == 0:
         return table.new_zeros(num_rows, width, dtype=out_dtype)
@@ -81,12 +99,12 @@ def gather_sum(
     if rowptr.dtype != col.dtype:
         col = col.to(rowptr.dtype)
     out = _bags(col, rows, rowptr, values)
-    long = long_rows(rowptr) if col.shape[0] > LONG else None
     if long is not None:
         value = None if values is None else values.index_select(0, long.entry)
         sums = _bags(col.index_select(0, long.entry), rows, long.piece_ptr, value)
         out.index_copy_(0, long.row, _bags(long.piece, sums, long.row_ptr, None))
-    return out.to(table.dtype if out_dtype is None else out_dtype)
+    wanted = table.dtype if out_dtype is None else out_dtype
+    return out if out.dtype == wanted else out.to(wanted)
 
 
 def _in_one_run(t: Tensor, dtype: torch.dtype) -> Tensor:
@@ -115,6 +133,15 @@ class LongRows:
     piece_ptr: Tensor
     piece: Tensor
     row_ptr: Tensor
+
+
+def _long_rows_of(adjacency: Adjacency, rowptr: Tensor) -> LongRows | None:
+    """:func:`long_rows` of an adjacency, or of its rows in another order, remembered with it."""
+    known = adjacency.decisions.get("long")
+    if known is None or known[0] is not rowptr:
+        found = long_rows(rowptr) if int(rowptr[-1]) > LONG else None
+        known = adjacency.decisions["long"] = (rowptr, found)
+    return known[1]
 
 
 def long_rows(rowptr: Tensor) -> LongRows | None:
