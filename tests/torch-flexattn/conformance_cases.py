@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+from torch_flexattn import flex_attention
+
 from tests.conformance.cases import BadInputCase
 
 from .conformance_callbacks import callbacks
@@ -38,4 +41,11 @@ def extras() -> dict[str, Callable[[], object]]:
 
         return torch_flexattn.lightning.AttentionMonitor()
 
-    return {"rdkit": molecules, "plot": draw, "lightning": callback}
+    def gpu_kernels() -> object:
+        q = torch.zeros(1, 1, 2, 4)
+        try:
+            return flex_attention(q, q, q, backend="triton", check=False)
+        except NotImplementedError as error:
+            return str(error)
+
+    return {"rdkit": molecules, "plot": draw, "lightning": callback, "triton": gpu_kernels}

@@ -11,7 +11,9 @@ from torch_flexattn import masks, scores, viz
 
 from tests.conformance.cases import BadInputCase
 
+from .conformance_batcher import batcher_errors
 from .conformance_paged import paged_errors
+from .conformance_parallel import parallel_errors
 
 
 def wrong(of: str, call: Callable[[], Any], raises: type[Exception], *fragments: str) -> BadInputCase:
@@ -33,6 +35,8 @@ def bad_inputs() -> list[BadInputCase]:
         *_distances(),
         *_pictures(),
         *paged_errors(),
+        *parallel_errors(),
+        *batcher_errors(),
     ]
 
 

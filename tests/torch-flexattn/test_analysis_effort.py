@@ -134,7 +134,7 @@ def test_many_planes_are_searched_in_parts(monkeypatch):
 
 
 def test_boxes_are_evaluated_in_bounded_numbers(monkeypatch):
-    monkeypatch.setattr(quadtree, "FIRST", 64)
+    monkeypatch.setitem(quadtree.FIRST, "cpu", 64)
     monkeypatch.setattr(quadtree, "AT_A_TIME", 300)
     shapes = []
     kinds = quadtree._Search._kinds

@@ -245,7 +245,9 @@ def check(seeds: range, monkeypatch: pytest.MonkeyPatch) -> int:
         levels = LEVELS[seed % len(LEVELS)]
         monkeypatch.setattr(exact_tiles, "WORTH_HINTS", 0 if seed % 2 else 1 << 22)
         monkeypatch.setattr(reads, "LARGEST", 0 if seed % 5 == 0 else 1 << 22)
-        for name, value in zip(("FIRST", "AT_A_TIME", "SPLIT_BITS"), levels):
+        first, *others = levels
+        monkeypatch.setitem(quadtree.FIRST, "cpu", first)
+        for name, value in zip(("AT_A_TIME", "SPLIT_BITS"), others, strict=True):
             monkeypatch.setattr(quadtree, name, value)
         for method in ("exact", "analytic") if seed % 3 == 0 else ("analytic",):
             mask = create_block_mask(case.mod, *case.sizes, BLOCK_SIZE=case.block, method=method, check=False)

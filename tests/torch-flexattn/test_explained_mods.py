@@ -203,6 +203,19 @@ def test_the_doctor_says_that_there_are_no_kernels(monkeypatch):
     assert (found.status, found.found) == ("absent", "there are no kernels for this yet")
 
 
+def test_the_doctor_lets_no_other_kernels_stand_in(monkeypatch):
+    right, asked = doctor.flex_attention, []
+
+    def recorded(*args, backend, **options):
+        asked.append(backend)
+        return right(*args, backend=backend, **options)
+
+    monkeypatch.setattr(doctor, "flex_attention", recorded)
+    doctor.examine()
+    assert "cpu" in asked
+    assert "auto" not in asked
+
+
 def test_the_doctor_notices_wrong_results(monkeypatch):
     right = doctor.flex_attention
 

@@ -275,6 +275,18 @@ def test_a_mask_is_built_once_and_again_when_its_tensor_changes(monkeypatch: pyt
     torch.testing.assert_close(first, again)
 
 
+def test_masks_over_large_tensors_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_masks()
+    monkeypatch.setattr(masks_of_calls, "KEPT_BYTES", 3000)
+    q, k, v = features(9, 9, 4, 4)
+    for _ in range(4):
+        allowed = torch.ones(16, 64, dtype=torch.bool)  # 1,024 bytes
+        flex_attention(q, k, v, block_mask=lambda b, h, i, j, allowed=allowed: allowed[i, j])
+        held = {id(t) for _, tensors in masks_of_calls._masks.values() for t in tensors}
+        assert len(held) <= 2
+    assert len(masks_of_calls._masks) == 2
+
+
 def test_offsets_in_new_tensors_are_new_masks() -> None:
     """Addresses of tensors that are gone are given to new ones."""
     mask, shape, block = masks.causal(), (1, 1, 16, 256), (16, 16)

@@ -13,10 +13,10 @@ BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<printed>.*
 BLOCKS = [(found["code"], found["printed"] or "") for found in BLOCK.finditer(TEXT)]
 
 
-def test_the_readme_shows_masks_biases_and_pictures():
-    assert len(BLOCKS) == 3
+def test_the_readme_shows_masks_biases_pictures_and_pages():
+    assert len(BLOCKS) == 4
     code = "".join(code for code, _ in BLOCKS)
-    for name in ("masks.document(", "score_mod=", "create_block_mask("):
+    for name in ("masks.document(", "score_mod=", "create_block_mask(", "PagedKVCache("):
         assert name in code
 
 

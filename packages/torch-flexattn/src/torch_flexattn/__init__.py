@@ -1,6 +1,6 @@
 """Attention variants written in a few lines of PyTorch, computed where they are visible: torch-flexattn."""
 
-from . import data, masks, nn, scores
+from . import data, masks, nn, parallel, scores
 from .block_lists import from_block_indices
 from .block_mask import BlockMask
 from .build import create_block_mask, create_mask
@@ -18,7 +18,7 @@ from .flops import attention_flops, register_flop_formulas
 from .functional import AuxOutput, AuxRequest, flex_attention, flex_attention_varlen, merge_attention
 from .masks_of_calls import forget_masks
 from .mods import MaskMod, ScoreMod, compose_scores, mask_mod, score_mod
-from .paged import CacheStats, PagedKVCache
+from .paged import BatcherStats, BatchStep, CacheStats, Chunk, ContinuousBatcher, PagedKVCache
 from .stats import ObservedCall, Stats, listening, reset_stats, stats
 
 __version__ = "0.1.0"
@@ -26,8 +26,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AuxOutput",
     "AuxRequest",
+    "BatchStep",
+    "BatcherStats",
     "BlockMask",
     "CacheStats",
+    "Chunk",
+    "ContinuousBatcher",
     "DataFormatError",
     "FlexAttentionError",
     "InputError",
@@ -55,6 +59,7 @@ __all__ = [
     "masks",
     "merge_attention",
     "nn",
+    "parallel",
     "register_flop_formulas",
     "reset_stats",
     "score_mod",

@@ -1,7 +1,7 @@
 """What of this package works on this machine, found out by trying.
 
-Kernels are called on small inputs and compared with the dense reference; a device without kernels is reported as such,
-in the words of the error that a caller would get.
+Kernels are called on small inputs and compared with the dense reference; a device that they cannot serve is reported as
+such, in the words of the error that a caller who insists on them would get.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def examine() -> tuple[Finding, ...]:
         ("Triton", _triton),
         ("GPU", _gpu),
         ("cache folder", _cache),
-        ("CPU kernels, forward and backward", lambda: _kernels("cpu")),
-        ("GPU kernels, forward and backward", lambda: _kernels("cuda")),
+        ("CPU kernels, forward and backward", lambda: _kernels("cpu", "cpu")),
+        ("GPU kernels, forward and backward", lambda: _kernels("cuda", "triton")),
         ("backend= takes", lambda: ("works", ", ".join(BACKENDS))),
     ]
     return tuple(Finding(name, *look()) for name, look in looks)
@@ -80,7 +80,7 @@ def _torch() -> tuple[Status, str]:
 
 def _triton() -> tuple[Status, str]:
     if importlib.util.find_spec("triton") is None:
-        return "absent", "not installed; only GPU kernels need it: pip install triton"
+        return "absent", "not installed; only GPU kernels need it: pip install 'torch-flexattn[triton]'"
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:  # built from source
@@ -115,12 +115,12 @@ def _cache() -> tuple[Status, str]:
         )
 
 
-def _kernels(device: str) -> tuple[Status, str]:
-    """Run attention there, and compare with the reference."""
+def _kernels(device: str, backend: str) -> tuple[Status, str]:
+    """Run attention there with these kernels and no others, and compare with the reference."""
     if device == "cuda" and not torch.cuda.is_available():
         return "absent", "not tried, there is no GPU"
     try:
-        errors = [_error(device, backend="auto"), _error(device, backend="auto", gradient=True)]
+        errors = [_error(device, backend=backend, gradient=gradient) for gradient in (False, True)]
     except NotImplementedError as error:
         return "absent", str(error)
     except Exception as error:  # whatever a driver or a compiler says is the finding
@@ -132,7 +132,7 @@ def _kernels(device: str) -> tuple[Status, str]:
     ), f"off the reference by {worst:.1e}{f', more than {TOLERANCE:.0e}' * (not agrees)}"
 
 
-def _error(device: str, *, backend: str, gradient: bool = False) -> float:
+def _error(device: str, *, backend: str, gradient: bool) -> float:
     """Largest difference of the output, or of the gradients, from those of the reference."""
     draw = torch.Generator().manual_seed(0)
     inputs = [torch.randn(1, 2, 80, 16, generator=draw).to(device) for _ in range(3)]

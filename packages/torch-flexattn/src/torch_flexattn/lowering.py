@@ -1,4 +1,4 @@
-"""From the graph that ``make_fx`` records of a mod to a :class:`Program`.
+"""From the graph that is recorded of a mod to a :class:`Program`.
 
 Composite functions are broken down here (``gelu``, ``softplus``, ``clamp``, …), types are made explicit, and reads of
 captured tensors, one index after the other or all at once, become one ``gather`` of as many indices as the tensor has
@@ -8,7 +8,7 @@ dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,22 +61,25 @@ class Lowering:
         self._where, self._captured = where, captured
         self.line = ""
 
-    def run(self, module: fx.GraphModule, inputs: Sequence[tuple[str, str, int | None]]) -> Program:
+    def run(
+        self, graph: fx.Graph, tensors: Mapping[str, Tensor], inputs: Sequence[tuple[str, str, int | None]]
+    ) -> Program:
         """The program of a graph.
 
         Args:
-            module: the recorded graph.
+            graph: what was recorded.
+            tensors: those that its ``get_attr`` nodes name.
             inputs: op, dtype and value of the program's node for each placeholder.
         """
         values: dict[fx.Node, Any] = {}
         given = iter(inputs)
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             self.line = self._where(node)
             if node.op == "placeholder":
                 op, dtype, value = next(given)
                 values[node] = Number(self.builder.add(op, dtype, value=value))
             elif node.op == "get_attr":
-                values[node] = self._capture(getattr(module, node.target))
+                values[node] = self._capture(tensors[str(node.target)])
             elif node.op == "output":
                 result = node.args[0]
                 result = values[result] if isinstance(result, fx.Node) else result

@@ -21,6 +21,8 @@ from .stats import COUNTS, building_mask
 
 KEPT = 64
 """Masks that are remembered."""
+KEPT_BYTES = 1 << 28
+"""Of the tensors that they capture, which are kept alive with them."""
 
 _masks: OrderedDict[Any, tuple[BlockMask, list[Tensor]]] = OrderedDict()
 """Each with the tensors that its key names by address."""
@@ -70,9 +72,15 @@ def block_mask_of(
     if known:
         with _lock:
             _masks[key] = found, tensors
-            if len(_masks) > KEPT:
+            while len(_masks) > 1 and (len(_masks) > KEPT or _captured_bytes() > KEPT_BYTES):
                 _masks.popitem(last=False)
     return found
+
+
+def _captured_bytes() -> int:
+    """Of the tensors kept for remembered masks, each once."""
+    held = {id(t): t.untyped_storage().nbytes() for _, tensors in _masks.values() for t in tensors}
+    return sum(held.values())
 
 
 def forget_masks() -> None:

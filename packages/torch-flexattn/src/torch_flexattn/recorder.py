@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .errors import KindError
+from .recorded_graph import VALUE_WANTED, GraphOfCalls
 
 SIZES = (
     vars(torch._C.TensorBase)["shape"].__get__,
@@ -24,6 +24,7 @@ SIZES = (
     Tensor.nelement,
     torch.numel,
 )
+OF_NUMPY = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 OPERATORS = (
     "add",
@@ -62,21 +63,27 @@ class Recorder(TorchFunctionMode):
 
     Args:
         numbers: Python numbers, as tensors whose values are open.
+        calls: where the user's lines are noted.
 
     Attributes:
         reads_size: whether the size of a captured tensor was asked for.
     """
 
-    def __init__(self, numbers: Iterable[Tensor]) -> None:
+    def __init__(self, numbers: Iterable[Tensor], calls: GraphOfCalls) -> None:
         super().__init__()
+        self._calls = calls
         self.reads_size = False
         self._numbers = {id(n): n for n in numbers}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         line = user_line(sys._getframe(1))
         if line:
-            fx_traceback.set_stack_trace([line])
+            self._calls.line = line
         self.reads_size |= func in SIZES
+        if func in OF_NUMPY:
+            raise RuntimeError("numpy")
+        if func in (Tensor.tolist, Tensor.__repr__):
+            raise RuntimeError(VALUE_WANTED)
         if func is Tensor.__getitem__:
             return _read(line, *args)
         kwargs = kwargs or {}

@@ -1,7 +1,8 @@
 """From a Python function to a :class:`Program`: recorded once, found again whenever an equal function comes.
 
-``make_fx`` runs the function on numbers that have no value. Numbers that it brings along stay open too, unless Python
-needs one (an ``if``, a shape, a loop): that one is then written into the program, and another value is another program.
+The function runs on numbers that have no value (see ``recorded_graph``). Numbers that it brings along stay open too,
+unless Python needs one (an ``if``, a shape, a loop): that one is then written into the program, and another value is
+another program.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from .closure import Closure, read, rebuild
 from .errors import FlexAttentionError, KindError, UnsupportedModError
 from .lowering import NEEDS_VALUE, Lowering
 from .program import Program
+from .recorded_graph import GraphOfCalls, recorded
 from .recorder import Recorder, user_line
 from .stats import COUNTS
 
@@ -163,28 +163,24 @@ def _attempt(
     """The program with all numbers open that are not ``fixed``, and the tensors it captures."""
     names = ARGUMENTS[kind]
     inputs: list[tuple[str, str, int | None]] = [(n, "float32" if n == "score" else "int32", None) for n in names]
-    example = [torch.zeros((), dtype=getattr(torch, dtype)) for _, dtype, _ in inputs]
     for number, value in enumerate(closure.numbers):
         if number not in fixed:
             small = type(value) is int and -(2**31) <= value < 2**31
             dtype = "float32" if type(value) is float else "int32" if small else "int64"
             inputs.append(("scalar", dtype, sum(op == "scalar" for op, _, _ in inputs)))
-            example.append(torch.zeros((), dtype=getattr(torch, dtype)))
 
-    def run(*arguments: Tensor) -> Any:
+    def run(calls: GraphOfCalls, *arguments: Tensor) -> Tensor:
         given = iter(arguments[len(names) :])
         numbers = (v if n in fixed else next(given) for n, v in enumerate(closure.numbers))
-        with Recorder(arguments[len(names) :]) as recorder:
+        with Recorder(arguments[len(names) :], calls) as recorder:
             result = rebuild(function, numbers)(*arguments[: len(names)])
             if recorder.reads_size:
                 _sized.add((kind, closure.identity))
             return _checked(result, function, kind)
 
-    with fx_traceback.preserve_node_meta():
-        module = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*example)
-    module.graph.eliminate_dead_code()
+    graph, tensors = recorded(run, [getattr(torch, dtype) for _, dtype, _ in inputs])
     lowering = Lowering(_line_of, closure.tensors)
-    program = lowering.run(module, inputs)
+    program = lowering.run(graph, tensors, inputs)
     scalars = tuple(dtype for op, dtype, _ in inputs if op == "scalar")
     return Program(program.nodes, program.outputs, program.captures, scalars), lowering.tensors
 

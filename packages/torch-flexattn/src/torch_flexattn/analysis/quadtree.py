@@ -18,8 +18,8 @@ from .geometry import Blocks, Geometry, constant
 from .pyramid import axes
 from .sides import divide
 
-FIRST = 1 << 18
-"""Most boxes of the highest level."""
+FIRST = {"cpu": 1 << 18, "cuda": 1 << 20}
+"""Most boxes of the highest level: a GPU takes longer to be told of a level than to look at a million boxes."""
 AT_A_TIME = 1 << 20
 """Boxes that are evaluated at once."""
 PLANE_VALUES = 1 << 21
@@ -37,7 +37,7 @@ def classify(mod: MaskMod, geometry: Geometry, *, check: bool = False) -> tuple[
     """
     search = _Search(mod, geometry)
     outside = False
-    step = max(1, min(geometry.planes, FIRST, PLANE_VALUES // max(geometry.shape[2:])))
+    step = max(1, min(geometry.planes, first_of(geometry), PLANE_VALUES // max(geometry.shape[2:])))
     for first in range(0, geometry.planes, step):
         outside |= search.run(first, min(first + step, geometry.planes), check)
     return search.found, outside
@@ -154,10 +154,15 @@ class _Search:
         self.found.append(found.flatten(0, 1))
 
 
+def first_of(geometry: Geometry) -> int:
+    """Most boxes of the highest level on a device."""
+    return FIRST.get(geometry.device.type, FIRST["cuda"])
+
+
 def _factors(planes: int, geometry: Geometry) -> tuple[int, ...]:
     """How boxes are split, so that the highest level has few enough: from blocks up."""
     bits, rows, columns = 0, geometry.rows, geometry.columns
-    while planes * rows * columns > FIRST and max(rows, columns) > 1:
+    while planes * rows * columns > first_of(geometry) and max(rows, columns) > 1:
         bits, rows, columns = bits + 1, (rows + 1) // 2, (columns + 1) // 2
     steps = -(-bits // SPLIT_BITS)
     return tuple(1 << (bits * (k + 1) // steps - bits * k // steps) for k in range(steps))

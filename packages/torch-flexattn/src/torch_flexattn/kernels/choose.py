@@ -83,7 +83,7 @@ def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, chec
 def why_not_triton(device: torch.device, dtype: torch.dtype, check: bool) -> str | None:
     """Why Triton's kernels cannot serve, or ``None``."""
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+        return "triton is not installed: pip install 'torch-flexattn[triton]'"
     if dtype == torch.float64:
         return "its kernels sum in float32, and the tensors are float64"
     if check:

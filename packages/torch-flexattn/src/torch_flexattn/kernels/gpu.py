@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from triton.runtime.errors import OutOfResources
 
 from .triton import attention as portable
 from .triton import decode
+from .triton.layout import last_together
 
 Results = tuple[Tensor, Tensor, Tensor | None]
 
@@ -25,14 +27,15 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, *, kv_lens: Tensor | None, dropout_p: float, seed: int, check: bool, **options: Any
 ) -> Results:
     """See ``kernels.cpu.forward``."""
+    q, k, v = last_together(q), last_together(k), last_together(v)
     if decode.serves(q, options["mask"], dropout_p):
         return decode.decode(q, k, v, kv_lens=kv_lens, **options)
     hopper = _hopper(q.device)
     if hopper is not None and hopper.serves_forward(q, k, v, options["mask"], kv_lens, dropout_p):
         try:
             return hopper.forward(q, k, v, **options)
-        except OutOfResources:  # a modification that needs shared memory of its own
-            pass
+        except OutOfResources as error:
+            _say_slower(error)
     return portable.forward(q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
 
 
@@ -52,14 +55,22 @@ def backward(
     **options: Any,
 ) -> Any:
     """See ``kernels.cpu.backward``."""
+    grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
     inputs = (grad_out, grad_lse, q, k, v, out, lse)
     hopper = _hopper(q.device)
     if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
         try:
             return hopper.backward(*inputs, **options)
-        except OutOfResources:
-            pass
+        except OutOfResources as error:
+            _say_slower(error)
     return portable.backward(*inputs, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+
+
+def _say_slower(error: OutOfResources) -> None:
+    """A modification may need shared memory of its own."""
+    warnings.warn(
+        f"attention takes the portable kernels, which are slower: those of Hopper do not fit ({error})", stacklevel=3
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -80,7 +80,7 @@ class Attention(torch.autograd.Function):
         needed = [bool(n) for n in ctx.needs_input_grad[6:]]
         tensors = (grad_out, grad_lse, q, k, v, out, lse, sinks)
         if isinstance(ctx.call, Call):
-            found = iter(_run_backward(*tensors, ctx.call, needed))
+            found = iter(run_backward(*tensors, ctx.call, needed))
         else:
             packed = ctx.call._replace(captures=captures)
             found = iter(torch.ops.torch_flexattn.backward(*tensors, *packed, needed))
@@ -112,7 +112,7 @@ def _run(
     return out, lse, lse.new_empty(0) if largest is None else largest
 
 
-def _run_backward(
+def run_backward(
     grad_out: Tensor,
     grad_lse: Tensor | None,
     q: Tensor,
@@ -159,7 +159,7 @@ def _backward(
 ) -> list[Tensor]:
     *arguments, needed = packed
     call = unpack(q, k, *arguments)
-    return _run_backward(grad_out, grad_lse, q, k, v, out, lse, sinks, call, needed[: len(call.captures)])
+    return run_backward(grad_out, grad_lse, q, k, v, out, lse, sinks, call, needed[: len(call.captures)])
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:

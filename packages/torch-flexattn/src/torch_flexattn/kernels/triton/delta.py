@@ -7,26 +7,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 64
+ROWS = 32
 LEAST = 16
 
 
-def row_products(out: Tensor, grad_out: Tensor, grad_lse: Tensor | None) -> Tensor:
-    """``Σ_d out · grad_out - grad_lse`` of each row, float32 ``[B, H, L]``; features lie side by side."""
+def row_products(out: Tensor, grad_out: Tensor, grad_lse: Tensor | None, sums: Tensor) -> Tensor:
+    """``Σ_d out · grad_out - grad_lse`` of each row, float32 ``[B, H, L]``; features lie side by side.
+
+    ``sums``, contiguous ``[B, H, L, E]``, which tiles are going to be added to, is filled with zeros on the way.
+    """
     batch, heads, rows, width = out.shape
     found = torch.empty(batch, heads, rows, dtype=torch.float32, device=out.device)
     if found.numel():
+        padded, padded_sums = (max(triton.next_power_of_2(n), LEAST) for n in (width, sums.shape[3]))
         _row_products[-(-rows // ROWS), batch * heads](
-            out, grad_out, grad_lse, found, *out.stride()[:3], *grad_out.stride()[:3], heads, rows, WIDTH=width,
-            PADDED=max(triton.next_power_of_2(width), LEAST), HAS_LSE=grad_lse is not None, ROWS=ROWS,
+            out, grad_out, grad_lse, found, sums, *out.stride()[:3], *grad_out.stride()[:3], heads, rows, WIDTH=width,
+            PADDED=padded, SUMS=sums.shape[3], PADDED_SUMS=padded_sums, HAS_LSE=grad_lse is not None, ROWS=ROWS,
         )  # fmt: skip
     return found
 
 
 @triton.jit
 def _row_products(
-    o_ptr, do_ptr, dlse_ptr, found_ptr, o_sb, o_sh, o_sm, do_sb, do_sh, do_sm, heads, q_len,
-    WIDTH: tl.constexpr, PADDED: tl.constexpr, HAS_LSE: tl.constexpr, ROWS: tl.constexpr,
+    o_ptr, do_ptr, dlse_ptr, found_ptr, sums_ptr, o_sb, o_sh, o_sm, do_sb, do_sh, do_sm, heads, q_len,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, SUMS: tl.constexpr, PADDED_SUMS: tl.constexpr, HAS_LSE: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     bh = tl.program_id(1)
@@ -42,3 +47,6 @@ def _row_products(
     if HAS_LSE:
         total -= tl.load(dlse_ptr + l_at, mask=rows < q_len, other=0.0)
     tl.store(found_ptr + l_at, total, mask=rows < q_len)
+    f = tl.arange(0, PADDED_SUMS)[None, :]
+    zeros = tl.zeros([ROWS, PADDED_SUMS], tl.float32)
+    tl.store(sums_ptr + l_at[:, None] * SUMS + f, zeros, mask=(rows[:, None] < q_len) & (f < SUMS))

@@ -21,6 +21,7 @@ def _is_describable(t: Tensor) -> bool:
     strides = [stride * size for stride, n in zip(t.stride()[:3], t.shape[:3]) if n > 1]
     return (
         t.data_ptr() % ALIGNED == 0
+        and (t.stride(3) == 1 or t.shape[3] == 1)
         and t.numel() > 0
         and all(stride > 0 and stride % ALIGNED == 0 for stride in strides)
     )

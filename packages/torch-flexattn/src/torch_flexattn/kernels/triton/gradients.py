@@ -13,7 +13,8 @@ from ...differentiate import Derivative, differentiate
 from ...mods import ScoreMod
 from ...program import Program
 from .delta import row_products
-from .layout import last_together, ordered_like
+from .layout import last_together
+from .rounded import rounded_like
 
 Results = tuple[Tensor, Tensor, Tensor, list[Tensor | None], Tensor | None]
 
@@ -22,7 +23,7 @@ class Gradients:
     """Sums in the making.
 
     Attributes:
-        q: float32 zeros, contiguous, to which tiles are added.
+        q: float32, contiguous, zero, to which tiles are added.
         k: to be written, contiguous; float32 where one batch entry serves several.
         v: likewise.
         captures: float32 zeros like each captured tensor, ``None`` where no gradient is asked for.
@@ -44,12 +45,12 @@ class Gradients:
         given = () if score is None else score.captures
         needed = [c.requires_grad for c in given] if needed is None else list(needed)
         summed = torch.float32 if k.shape[0] < q.shape[0] else k.dtype
-        self.q = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        self.q = torch.empty(q.shape, dtype=torch.float32, device=q.device)
         self.k, self.v = (torch.empty(q.shape[0], *t.shape[1:], dtype=summed, device=t.device) for t in (k, v))
         self.captures = [
             torch.zeros(c.shape, dtype=torch.float32, device=c.device) if n else None for c, n in zip(given, needed)
         ]
-        self.products = row_products(last_together(out), last_together(grad_out), grad_lse)
+        self.products = row_products(last_together(out), last_together(grad_out), grad_lse, self.q)
         self.derivative = None if score is None else _derivative(score.program, tuple(needed))
 
     @property
@@ -76,8 +77,7 @@ class Gradients:
     ) -> Results:
         """Gradients in the types of what they belong to; ``factor`` is still to be multiplied to those of queries."""
         given = () if score is None else score.captures
-        of_q = ordered_like(q, q.shape[3])
-        torch.mul(self.q, factor, out=of_q)
+        of_q = rounded_like(q, self.q, factor)
         of_k, of_v = self.k, self.v
         if k.shape[0] < q.shape[0]:
             of_k, of_v = (g.sum(0, keepdim=True) for g in (of_k, of_v))
