@@ -145,7 +145,7 @@ def explain(
         >>> found.depends_on, found.decided.looked_at
         (('kv', 'q'), 16)
         >>> print(found.triton)
-        # at every block of keys
+        # at every block of keys, once a pair
         y2 = (q_idx >= kv_idx)...
         visible = y2
 
