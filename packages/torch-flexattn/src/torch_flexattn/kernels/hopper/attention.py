@@ -232,5 +232,5 @@ def _tile_of(t: Tensor, rows: int, width: int) -> TensorDescriptor:
 
 
 @functools.lru_cache(maxsize=256)
-def _layout(rows: int, width: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
+def _layout(rows: int, width: int, dtype: torch.dtype) -> Any:
     return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], TYPES[dtype])

@@ -8,7 +8,7 @@ from triton._C.libtriton import ir
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
 
-wait_for_group = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+wait_for_group = getattr(gl, "thread_barrier", None) or gl.barrier
 """All warps of a group have come so far."""
 
 
