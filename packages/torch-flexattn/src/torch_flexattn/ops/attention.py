@@ -190,8 +190,8 @@ def _fake_backward(
 
 
 LIBRARY.impl("forward", _autograd_forward, "Autograd")
-for device in ("CPU", "CUDA"):
-    LIBRARY.impl("forward", _forward, device)
-    LIBRARY.impl("backward", _backward, device)
+for _device in ("CPU", "CUDA"):
+    LIBRARY.impl("forward", _forward, _device)
+    LIBRARY.impl("backward", _backward, _device)
 torch.library.register_fake("torch_flexattn::forward", _fake_forward, lib=LIBRARY)
 torch.library.register_fake("torch_flexattn::backward", _fake_backward, lib=LIBRARY)

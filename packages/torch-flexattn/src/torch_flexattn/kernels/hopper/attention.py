@@ -17,7 +17,6 @@ from ...block_mask import BlockMask
 from ...mods import ScoreMod
 from ..triton.block_runs import BLOCK, runs_of
 from ..triton.chunks import chunks
-from ..triton.descriptors import describable, strides_of
 from ..triton.gradients import Gradients, Results
 from ..triton.index_width import reaching
 from ..triton.layout import ordered_like
@@ -26,6 +25,7 @@ from ..triton.slanted import all_inside
 from ..triton.sources import load
 from . import backward_source, forward_source, wide_backward_source
 from .backward_tile import Backward
+from .descriptors import describable, strides_of
 
 WIDEST = 256
 NARROW = 128

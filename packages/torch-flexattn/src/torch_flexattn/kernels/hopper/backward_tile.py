@@ -134,26 +134,6 @@ def fetch_of(name: str, operands: Iterable[Operand]) -> list[str]:
     ]
 
 
-def places_of(kernel: Backward) -> list[str]:
-    """Arguments for captured tensors (address, sizes, strides), scalars, and gradients of captured tensors."""
-    places, number, scalar = [], 0, 0
-    for program in kernel.programs:
-        for _, dims in program.captures:
-            places += [
-                f"c{number}",
-                *(f"c{number}_n{d}" for d in range(dims)),
-                *(f"c{number}_s{d}" for d in range(dims)),
-            ]
-            number += 1
-        places += [f"s{scalar + n}" for n in range(len(program.scalars))]
-        scalar += len(program.scalars)
-    if kernel.score is not None:
-        for capture in sorted({s.capture for s in kernel.score.scatters}):
-            dims = kernel.score.program.captures[capture][1]
-            places += [f"g{capture}", *(f"g{capture}_s{d}" for d in range(dims))]
-    return places
-
-
 def printed(kernel: Backward) -> tuple[Printed | None, Printed | None]:
     """The programs of the score and of the mask."""
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score", "grad": "grad"}

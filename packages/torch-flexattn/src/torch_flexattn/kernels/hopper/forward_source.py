@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ...program import Program
 from ..triton.chunks import chunks
 from ..triton.forward_source import BOX
+from ..triton.places import names as names_of
 from ..triton.printer import Printed, print_program, scores_of
 
 GROUPS = 2
@@ -183,7 +184,8 @@ def source(kernel: Forward) -> str:
     parts = [("k", n, c) for n, c in enumerate(wide)] + [("v", n, c) for n, c in enumerate(values)]
     kv_smem = ", ".join(f"{name}_smem{n}" for name, n, _ in parts)
     extras = (" max_ptr," if kernel.maxima else "") + (" sinks," if kernel.sinks else "")
-    places = ", ".join(_places(kernel)) + "," if any(p.captures or p.scalars for p in kernel.programs) else ""
+    listed = names_of(kernel.programs)
+    places = ", ".join(listed) + "," if listed else ""
     arguments = (
         f"{', '.join(q)}, {', '.join(q_smem)}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, row_ptr, runs, "
         f"mask_row, out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} b, h, row0, heads, q_len, kv_len, scale, "
@@ -250,22 +252,6 @@ def source(kernel: Forward) -> str:
         stores="\n".join(_indent(stores, 1)) + "\n", allocate="\n".join(_indent(allocate, 1)),
         attends="\n".join(f"            (attend, ({n}, {arguments}))," for n in range(GROUPS)),
     )  # fmt: skip
-
-
-def _places(kernel: Forward) -> list[str]:
-    """Arguments for captured tensors (address, sizes, strides) and scalars."""
-    places, number, scalar = [], 0, 0
-    for program in kernel.programs:
-        for _, dims in program.captures:
-            places += [
-                f"c{number}",
-                *(f"c{number}_n{d}" for d in range(dims)),
-                *(f"c{number}_s{d}" for d in range(dims)),
-            ]
-            number += 1
-        places += [f"s{scalar + n}" for n in range(len(program.scalars))]
-        scalar += len(program.scalars)
-    return places
 
 
 def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[str]:

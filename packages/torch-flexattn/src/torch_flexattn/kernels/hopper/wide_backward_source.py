@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..triton.backward_source import scatters
 from ..triton.chunks import chunks
+from ..triton.places import names as names_of
 from ..triton.printer import Printed
 from .backward_tile import (
     GROUPS,
@@ -24,7 +25,6 @@ from .backward_tile import (
     numbers,
     once,
     operands_of,
-    places_of,
     printed,
     read_rows,
     slot_of,
@@ -140,7 +140,7 @@ def source(kernel: Backward) -> str:
     operands = operands_of(kernel)
     descs = ", ".join(f"{name}_desc{n}" for name, n, _ in operands)
     smems = ", ".join(f"{name}_smem{n}" for name, n, _ in operands)
-    listed = places_of(kernel)
+    listed = names_of(kernel.programs, kernel.score)
     places = ", ".join(listed) + "," if listed else ""
     offset_argument = "q_offsets," if kernel.offsets else "q_offset,"
     kv = [o for o in operands if o[0] in ("k", "v")]

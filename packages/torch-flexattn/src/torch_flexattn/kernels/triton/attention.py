@@ -14,7 +14,6 @@ from ...mods import ScoreMod
 from ..dropout import threshold
 from . import backward_source, forward_source
 from .block_runs import runs_of
-from .descriptors import describable, described
 from .gradients import Gradients, Results
 from .index_width import reaching
 from .layout import last_together, ordered_like
@@ -56,7 +55,6 @@ def forward(
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
     tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block)
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
-    engine = tiles.descriptors and describable(k, v)
     kernel = forward_source.Forward(
         width=width,
         value_width=width_v,
@@ -67,13 +65,11 @@ def forward(
         sinks=sinks is not None,
         dropout=dropout_p > 0,
         maxima=want_max,
-        descriptors=engine,
     )
-    keys_values = [*described(k, tiles.keys), *described(v, tiles.keys)] if engine else [k, v]
     lens = kv_lens if kv_lens is None else kv_lens.to(torch.int32)
     offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
     _forward(kernel).forward[-(-rows // tiles.rows), batch * heads](
-        q, *keys_values, out, lse, largest, row_ptr, runs, lens, offsets, sinks,
+        q, k, v, out, lse, largest, row_ptr, runs, lens, offsets, sinks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
         0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
@@ -117,7 +113,6 @@ def backward(
         row_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)
         tiles = tiles or backward_tiles(max(width, width_v), q.element_size(), block)
         wide, mod = reaching(score), reaching(None if mask is None else mask.mod)
-        engine, reduce = tiles.descriptors and describable(q, grad_out), tiles.reduce and describable(sums.q)
         kernel = backward_source.Backward(
             width=width,
             value_width=width_v,
@@ -127,14 +122,10 @@ def backward(
             lens=kv_lens is not None,
             offsets=isinstance(q_offset, Tensor),
             dropout=dropout_p > 0,
-            descriptors=engine,
-            reduce=reduce,
         )
-        queries, grads = [described(t, tiles.rows) if engine else [t] for t in (q, grad_out)]
-        of_q = described(sums.q, tiles.rows) if reduce else [sums.q]
         offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
         _backward(kernel).backward[-(-keys // tiles.keys), batch * kv_heads](
-            *queries, k, v, *grads, lse, sums.products, *of_q, sums.k, sums.v, row_ptr, runs,
+            q, k, v, grad_out, lse, sums.products, sums.q, sums.k, sums.v, row_ptr, runs,
             None if kv_lens is None else kv_lens.to(torch.int32), offsets,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad_out.stride()[:3],
             heads, heads // kv_heads, k.shape[0], rows, keys, *strides, scale,

@@ -18,6 +18,7 @@ from ...program import Program
 from .chunks import chunks
 from .diagonals import diagonal, diagonal_sums
 from .forward_source import load_rows
+from .places import parameters
 from .printer import Printed, print_program, scores_of
 from .slanted import Box
 
@@ -35,8 +36,6 @@ class Backward:
         offsets: the numbers of queries begin elsewhere in each batch entry.
         tile: keys and queries of a tile.
         dropout: weights were dropped.
-        descriptors: queries and output gradients are read through tensor descriptors (the copy engine of Hopper).
-        reduce: the gradient of queries is added through tensor descriptors.
     """
 
     width: int
@@ -47,8 +46,6 @@ class Backward:
     lens: bool = False
     offsets: bool = False
     dropout: bool = False
-    descriptors: bool = False
-    reduce: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -66,7 +63,7 @@ from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, keep_
 
 @triton.jit
 def backward(
-    {q}, k_ptr, v_ptr, {do}, lse_ptr, delta_ptr, {dq}, dk_ptr, dv_ptr, col_ptr, runs,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, dk_ptr, dv_ptr, col_ptr, runs,
     kv_lens, q_offsets,
     q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, do_sb, do_sh, do_sm,
     heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale, q_offset, seed, limit, kept,
@@ -90,7 +87,9 @@ def backward(
     for member in tl.range(group):
         h = hk * group + member
         bh = b * heads + h
-{heads}
+        q_base = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh
+        do_base = do_ptr + b.to(tl.int64) * do_sb + h.to(tl.int64) * do_sh
+        dq_base = dq_ptr + bh.to(tl.int64) * q_len * {width}
         l_base = bh.to(tl.int64) * q_len
 '''
 
@@ -124,21 +123,8 @@ def source(kernel: Backward) -> str:
                 whole,
             )
             keys.append(f"d{name}{n} = tl.zeros([BLOCK_N, {chunk.size}], tl.float32)")
-    places = "".join(f"    {', '.join(p)},\n" for p in _places(kernel) if p)
-    heads = []
-    if not kernel.descriptors:
-        heads += [
-            "q_base = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh",
-            "do_base = do_ptr + b.to(tl.int64) * do_sb + h.to(tl.int64) * do_sh",
-        ]
-    if not kernel.reduce:
-        heads.append(f"dq_base = dq_ptr + bh.to(tl.int64) * q_len * {kernel.width}")
-    text = HEADER.format(
-        q=", ".join(f"q_desc{n}" for n in range(len(wide))) if kernel.descriptors else "q_ptr",
-        do=", ".join(f"do_desc{n}" for n in range(len(values))) if kernel.descriptors else "do_ptr",
-        dq=", ".join(f"dq_desc{n}" for n in range(len(wide))) if kernel.reduce else "dq_ptr",
-        keys="\n".join(_indent(keys, 1)), heads="\n".join(_indent(heads, 2)), places=places,
-    )  # fmt: skip
+    places = parameters(kernel.programs, kernel.score)
+    text = HEADER.format(keys="\n".join(_indent(keys, 1)), width=kernel.width, places=places)
     loop = "for n in tl.range(begin, stop, BLOCK_M, num_stages=STAGES):"
     lines: list[str] = []
     for printed in (score, mask):
@@ -166,23 +152,6 @@ def source(kernel: Backward) -> str:
     return text + "\n".join(_indent(lines, 2)) + TAIL.replace("{stores}", "\n".join(_indent(stores, 1)))
 
 
-def _places(kernel: Backward) -> list[list[str]]:
-    """Arguments for captured tensors (address, sizes, strides), scalars, and gradients of captured tensors."""
-    places, number, scalar = [], 0, 0
-    for program in kernel.programs:
-        for _, dims in program.captures:
-            sizes = [f"c{number}_n{d}" for d in range(dims)] + [f"c{number}_s{d}" for d in range(dims)]
-            places.append([f"c{number}", *sizes])
-            number += 1
-        places.append([f"s{scalar + n}" for n in range(len(program.scalars))])
-        scalar += len(program.scalars)
-    if kernel.score is not None:
-        for capture in sorted({s.capture for s in kernel.score.scatters}):
-            dims = kernel.score.program.captures[capture][1]
-            places.append([f"g{capture}", *(f"g{capture}_s{d}" for d in range(dims))])
-    return places
-
-
 def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list[str]:
     """One block of queries: ``n`` is its first."""
     inside = "(q_rows < q_len)"
@@ -205,10 +174,6 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         ("do", "do_sm", "f", values, kernel.value_width),
     ):
         for n, chunk in enumerate(parts):
-            if kernel.descriptors:
-                fetched = f"{name}_desc{n}.load([b, h, n, {chunk.start}])"
-                lines.append(f"{name}{n} = {fetched}.reshape(BLOCK_M, {chunk.size})")
-                continue
             address = f"{name}_base + q_rows[:, None].to(tl.int64) * {stride} + {place}{n}[None, :]"
             lines += load_rows(
                 f"{name}{n}", address, "q_rows[:, None] < q_len", f"{place}{n}[None, :]", chunk, width, "WHOLE_M"
@@ -260,8 +225,6 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         added = (
             f'tl.atomic_add({address}, dq, mask={" & ".join(["(q_rows[:, None] < q_len)", *bounds])}, sem="relaxed")'
         )
-        if kernel.reduce:
-            added = f"dq_desc{n}.atomic_add([b, h, n, {chunk.start}], dq.reshape(1, 1, BLOCK_M, {chunk.size}))"
         lines += [
             f"dk{n} = tl.dot(ds, q{n}, dk{n}, input_precision=PRECISION)",
             f"dq = tl.dot(tl.trans(ds), k{n}, input_precision=PRECISION) * scale",

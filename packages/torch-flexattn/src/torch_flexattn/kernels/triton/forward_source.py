@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...program import Program
 from .chunks import Chunk, chunks
+from .places import parameters
 from .printer import Printed, print_program, scores_of
 from .slanted import Box
 
@@ -24,7 +25,6 @@ class Forward:
         value_width: features of values.
         score: the score modification, or ``None``.
         mask: the mask of partial blocks, or ``None``: every block is full.
-        descriptors: K and V are read through tensor descriptors (the copy engine of Hopper).
         lens: keys are bounded for each batch entry.
         offsets: the numbers of queries begin elsewhere in each batch entry.
         sinks: each head has a further score.
@@ -36,7 +36,6 @@ class Forward:
     value_width: int
     score: Program | None = None
     mask: Program | None = None
-    descriptors: bool = False
     lens: bool = False
     offsets: bool = False
     sinks: bool = False
@@ -59,7 +58,7 @@ from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, keep,
 
 @triton.jit
 def forward(
-    q_ptr, {kv}, out_ptr, lse_ptr, max_ptr, row_ptr, runs, kv_lens, q_offsets, sinks,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, row_ptr, runs, kv_lens, q_offsets, sinks,
     q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm,
     heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale, q_offset, seed, limit, kept,
 {places}    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
@@ -109,12 +108,8 @@ def source(kernel: Forward) -> str:
     score = None if kernel.score is None else print_program(kernel.score, "x", names, box=BOX)
     first = (0, 0) if kernel.score is None else (len(kernel.score.captures), len(kernel.score.scalars))
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
-    kv = "k_ptr, v_ptr"
-    if kernel.descriptors:
-        sizes = ("k", kernel.width), ("v", kernel.value_width)
-        kv = ", ".join(f"{name}_desc{c}" for name, width in sizes for c in range(len(chunks(width))))
     offset = "tl.load(q_offsets + b)" if kernel.offsets else "q_offset"
-    text = HEADER.format(kv=kv, offset=offset, places="".join(f"    {', '.join(p)},\n" for p in _places(kernel) if p))
+    text = HEADER.format(offset=offset, places=parameters(kernel.programs))
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
     lines: list[str] = []
     if kernel.lens:
@@ -125,11 +120,10 @@ def source(kernel: Forward) -> str:
         lines += load_rows(
             f"q{n}", f"q_base + e{n}[None, :]", "rows < q_len", f"e{n}[None, :]", chunk, kernel.width, "WHOLE_M"
         )
-    if not kernel.descriptors:
-        lines += [
-            "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
-            "v_base = v_ptr + bk.to(tl.int64) * v_sb + hk.to(tl.int64) * v_sh",
-        ]
+    lines += [
+        "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
+        "v_base = v_ptr + bk.to(tl.int64) * v_sb + hk.to(tl.int64) * v_sh",
+    ]
     for n, chunk in enumerate(values):
         lines += [
             f"f{n} = {chunk.start} + tl.arange(0, {chunk.size})",
@@ -161,19 +155,6 @@ def source(kernel: Forward) -> str:
     return text
 
 
-def _places(kernel: Forward) -> list[list[str]]:
-    """Arguments for captured tensors (address, sizes, strides) and scalars."""
-    places, number, scalar = [], 0, 0
-    for program in kernel.programs:
-        for _, dims in program.captures:
-            sizes = [f"c{number}_n{d}" for d in range(dims)] + [f"c{number}_s{d}" for d in range(dims)]
-            places.append([f"c{number}", *sizes])
-            number += 1
-        places.append([f"s{scalar + n}" for n in range(len(program.scalars))])
-        scalar += len(program.scalars)
-    return places
-
-
 def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[str]:
     """One block of keys: ``n`` is its first."""
     lines = [
@@ -182,11 +163,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         "kv_places = tl.arange(0, BLOCK_N).to(tl.int64)[None, :]",
     ]
     for c, chunk in enumerate(chunks(kernel.width)):
-        if kernel.descriptors:
-            lines.append(f"k{c} = tl.trans(k_desc{c}.load([bk, hk, n, {chunk.start}]).reshape(BLOCK_N, {chunk.size}))")
-        else:
-            address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
-            lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
+        address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
+        lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
         more = ", qk" if c else ""
         lines.append(f"qk = tl.dot(q{c}, k{c}{more}, input_precision=PRECISION)")
     if score is None:
@@ -216,15 +194,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         lines.append("p = tl.where(keep(seed, b, h, q_idx, n, limit, BLOCK_N), p * kept, 0.0)")
     bounds = "kv[:, None] < kv_len"
     for c, chunk in enumerate(chunks(kernel.value_width)):
-        if kernel.descriptors:
-            lines += [
-                f"v{c} = v_desc{c}.load([bk, hk, n, {chunk.start}]).reshape(BLOCK_N, {chunk.size})",
-                "if not WHOLE_N:",
-                f"    v{c} = tl.where({bounds}, v{c}, 0.0)",
-            ]
-        else:
-            address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
-            lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
+        address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
+        lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
 

@@ -5,26 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...differentiate import Derivative
 from ...mods import Mod
 from ...program import Program
 
 
-def parameters(programs: Sequence[Program]) -> str:
-    """Lines of a kernel's signature: ``c0, c0_n0, …, c0_s0, …`` for each captured tensor, ``s0`` for each number."""
-    lines, number, scalar = [], 0, 0
+def names(programs: Sequence[Program], derivative: Derivative | None = None) -> list[str]:
+    """``c0, c0_n0, …, c0_s0, …`` for each captured tensor, ``s0`` for each number, ``g0, g0_s0, …`` for a gradient."""
+    found, number, scalar = [], 0, 0
     for program in programs:
         for _, dims in program.captures:
-            names = [f"c{number}", *(f"c{number}_{kind}{d}" for kind in "ns" for d in range(dims))]
-            lines.append(", ".join(names))
+            found += [f"c{number}", *(f"c{number}_{kind}{d}" for kind in "ns" for d in range(dims))]
             number += 1
-        if program.scalars:
-            lines.append(", ".join(f"s{scalar + n}" for n in range(len(program.scalars))))
-            scalar += len(program.scalars)
-    return "".join(f"    {line},\n" for line in lines)
+        found += [f"s{scalar + n}" for n in range(len(program.scalars))]
+        scalar += len(program.scalars)
+    if derivative is not None:
+        for capture in sorted({s.capture for s in derivative.scatters}):
+            dims = derivative.program.captures[capture][1]
+            found += [f"g{capture}", *(f"g{capture}_s{d}" for d in range(dims))]
+    return found
+
+
+def parameters(programs: Sequence[Program], derivative: Derivative | None = None) -> str:
+    """:func:`names` as a line of a kernel's signature."""
+    found = names(programs, derivative)
+    return f"    {', '.join(found)},\n" if found else ""
 
 
 def arguments(mods: Sequence[Mod | None]) -> list[Any]:
-    """What fills :func:`parameters`."""
+    """What fills :func:`names`, but for gradients."""
     values: list[Any] = []
     for mod in mods:
         if mod is not None:

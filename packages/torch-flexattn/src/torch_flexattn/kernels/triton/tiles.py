@@ -1,6 +1,6 @@
 """How kernels cut their work, by what they compute and where.
 
-The tables hold what was fastest on an H200 (``benchmarks/torch_flexattn``); elsewhere tiles are as large as fits.
+They are as large as fits; which are fastest on which GPU is not settled for the portable kernels.
 """
 
 from __future__ import annotations
@@ -24,16 +24,12 @@ class Tiles:
         keys: keys of a tile.
         warps: of a program.
         stages: of the pipeline that fetches tiles.
-        descriptors: fetch tiles by the copy engine, where the tensors can be described to it.
-        reduce: add gradients of queries by it.
     """
 
     rows: int
     keys: int
     warps: int
     stages: int
-    descriptors: bool = False
-    reduce: bool = False
 
     def inside(self, block: tuple[int, int]) -> Tiles:
         """Tiles that divide a block."""
@@ -52,7 +48,7 @@ def shared_bytes(device: torch.device) -> int:
 
 
 def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
-    """Tiles of the forward kernel: what fits into shared memory; which are fast is not measured yet."""
+    """Tiles of the forward kernel: what fits into shared memory."""
     if element_bytes > 2:
         tiles = Tiles(64, 32, 4, 2) if width <= 128 else Tiles(32, 32, 4, 1)
     elif width <= 128:

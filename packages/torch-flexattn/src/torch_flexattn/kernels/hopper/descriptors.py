@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
-
-from .chunks import chunks
 
 ALIGNED = 16
 """Bytes: starts and strides must be multiples."""
@@ -25,11 +22,6 @@ def _is_describable(t: Tensor) -> bool:
         and t.numel() > 0
         and all(stride > 0 and stride % ALIGNED == 0 for stride in strides)
     )
-
-
-def described(t: Tensor, rows: int) -> list[TensorDescriptor]:
-    """Descriptors of tiles of ``rows`` by each chunk of features."""
-    return [TensorDescriptor(t, list(t.shape), strides_of(t), [1, 1, rows, c.size]) for c in chunks(t.shape[3])]
 
 
 def strides_of(t: Tensor) -> list[int]:
