@@ -13,7 +13,7 @@ import torch_flexattn
 from torch_flexattn import InputError, MaskMod, ScoreMod, create_mask, masks, scores, viz
 from torch_flexattn.cli import main
 from torch_flexattn.cli.expression import MASKS, SCORES, parse
-from torch_flexattn.kernels.triton import sources
+from torch_flexattn.kernels.launch import files as sources
 
 
 @pytest.mark.parametrize(

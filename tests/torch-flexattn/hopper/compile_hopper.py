@@ -14,8 +14,8 @@ from torch_flexattn import masks, scores
 from torch_flexattn.differentiate import differentiate
 from torch_flexattn.kernels.hopper import attention, backward_source, forward_source, wide_backward_source
 from torch_flexattn.kernels.hopper.backward_tile import Backward
+from torch_flexattn.kernels.launch.files import load
 from torch_flexattn.kernels.triton.chunks import chunks
-from torch_flexattn.kernels.triton.sources import load
 from triton.backends.compiler import GPUTarget
 from triton.compiler import compile as compile_source
 from triton.experimental.gluon import language as gl

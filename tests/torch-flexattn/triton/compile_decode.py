@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import triton
 from torch_flexattn import masks, scores
+from torch_flexattn.kernels.launch.files import load
 from torch_flexattn.kernels.triton import decode, decode_source, row_blocks_source
 from torch_flexattn.kernels.triton.decode_source import Decode
-from torch_flexattn.kernels.triton.row_runs import row_runs
-from torch_flexattn.kernels.triton.sources import load
+from torch_flexattn.kernels.triton.row_runs_kernel import row_runs
 from torch_flexattn.kernels.triton.tiles import SMALLEST
-from torch_flexattn.kernels.triton.write_pages import copy_tokens
+from torch_flexattn.kernels.triton.write_pages_kernel import copy_tokens
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 

@@ -10,7 +10,7 @@ import itertools
 import torch
 from test_printer import FLOATING, MODS, of_two, source
 from torch_flexattn.differentiate import differentiate
-from torch_flexattn.kernels.triton.sources import load
+from torch_flexattn.kernels.launch.files import load
 from torch_flexattn.program import Builder, Program
 from torch_flexattn.trace import trace
 from triton.backends.compiler import GPUTarget

@@ -163,13 +163,13 @@ def test_numbers_that_change_compile_nothing_new() -> None:
     from torch_flexattn.stats import stats
 
     q = torch.randn(1, 2, 20, 24, device=DEVICE)  # of a width that no other test has
-    before = stats().kernel_sources
+    before = stats().kernels_loaded
     for window in (3, 5, 17):
         mask = create_block_mask(masks.sliding_window(window), None, None, 20, 20, BLOCK_SIZE=16)
         expected, *_ = cpu.forward(q.cpu(), q.cpu(), q.cpu(), mask=mask, score=None, scale=0.25)
         found, *_ = triton_attention.forward(q, q, q, mask=mask.to(DEVICE), score=None, scale=0.25, tiles=TINY)
         close(found, expected)
-    assert stats().kernel_sources == before + 1
+    assert stats().kernels_loaded == before + 1
 
 
 def test_strided_inputs() -> None:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_flexattn.differentiate import differentiate
 from torch_flexattn.evaluate import evaluate
+from torch_flexattn.kernels.launch.files import load
 from torch_flexattn.kernels.triton.index_width import is_large, reaching
 from torch_flexattn.kernels.triton.printer import PLACES, TYPES, place_of, print_program
-from torch_flexattn.kernels.triton.sources import load
 from torch_flexattn.mods import mask_mod
 from torch_flexattn.operations import OPERATIONS
 from torch_flexattn.program import NAMES, Program, parse

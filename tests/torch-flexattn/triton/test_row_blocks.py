@@ -94,7 +94,7 @@ def test_only_as_many_planes_as_the_mask_tells_apart() -> None:
 
 def test_more_columns_than_are_looked_at_at_a_time() -> None:
     """Runs go on from one stretch of columns to the next."""
-    from torch_flexattn.kernels.triton.row_runs import row_runs
+    from torch_flexattn.kernels.triton.row_runs_kernel import row_runs
 
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randint(0, 3, (2, 50), generator=generator, dtype=torch.int8)

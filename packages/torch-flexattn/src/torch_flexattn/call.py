@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .block_mask import BlockMask
 from .kernels.choose import Backend
+from .kernels.launch.again import Again
 from .masks_of_calls import block_mask_of
 from .mods import MaskMod, ScoreMod
 from .program import Program, parse
@@ -42,6 +43,7 @@ class Call:
         check: whether reading a captured tensor out of range at a visible position is an error.
         want_max: whether the largest score of each row is asked for.
         backend: which kernels (see ``kernels.choose``).
+        again: of a call that is going to be made again, what kernels know of that.
     """
 
     mask: BlockMask | MaskMod | None
@@ -54,6 +56,7 @@ class Call:
     check: bool = True
     want_max: bool = False
     backend: Backend = "auto"
+    again: Again | None = None
 
     @property
     def captures(self) -> tuple[Tensor, ...]:
@@ -62,8 +65,16 @@ class Call:
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the kernels, without ``want_max``."""
-        names = ("mask", "score", "scale", "q_offset", "kv_lens", "dropout_p", "seed", "check")
-        return {name: getattr(self, name) for name in names}
+        return {
+            "mask": self.mask,
+            "score": self.score,
+            "scale": self.scale,
+            "q_offset": self.q_offset,
+            "kv_lens": self.kv_lens,
+            "dropout_p": self.dropout_p,
+            "seed": self.seed,
+            "check": self.check,
+        }
 
 
 class Packed(NamedTuple):

@@ -21,7 +21,7 @@ import torch
 from . import masks, scores
 from .functional import flex_attention
 from .functional.attention import BACKENDS
-from .kernels.triton.sources import cache_dir
+from .kernels.launch.files import cache_dir
 
 Status = Literal["works", "absent", "fails"]
 OLDEST_TORCH = (2, 11)

@@ -238,7 +238,7 @@ class RecompileGuard(Callback):
         said = (
             f"{compiles} compiles since training began, and max_compiles is {self.max_compiles}: "
             f"{now.programs - self._at_start.programs} functions were recorded and "
-            f"{now.kernel_sources - self._at_start.kernel_sources} kernels made (step {trainer.global_step}); make "
+            f"{now.kernels_loaded - self._at_start.kernels_loaded} kernels loaded (step {trainer.global_step}); make "
             "mods once, from functions that do not change, and let numbers and tensors change instead"
         )
         if self.action == "raise":

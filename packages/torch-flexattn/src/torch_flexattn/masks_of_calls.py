@@ -27,6 +27,7 @@ KEPT_BYTES = 1 << 28
 _masks: OrderedDict[Any, tuple[BlockMask, list[Tensor]]] = OrderedDict()
 """Each with the tensors that its key names by address."""
 _lock = threading.Lock()
+_generation = 0
 
 
 def block_mask_of(
@@ -89,8 +90,15 @@ def forget_masks() -> None:
     Example:
         >>> forget_masks()
     """
+    global _generation
     with _lock:
         _masks.clear()
+        _generation += 1
+
+
+def generation() -> int:
+    """How often masks were forgotten: what was remembered before counts no longer."""
+    return _generation
 
 
 def _shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:

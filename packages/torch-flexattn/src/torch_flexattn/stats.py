@@ -22,7 +22,7 @@ class Stats:
 
     Attributes:
         programs: functions that were recorded as programs.
-        kernel_sources: sources of kernels that were made or read.
+        kernels_loaded: kernels that were compiled or read from disk, once for each kind of arguments.
         masks_built: block masks that calls of attention had built.
         masks_reused: block masks that calls found again.
         mask_build_ms: time of building them; on a GPU while nobody listens, of the launches.
@@ -34,7 +34,7 @@ class Stats:
     """
 
     programs: int = 0
-    kernel_sources: int = 0
+    kernels_loaded: int = 0
     masks_built: int = 0
     masks_reused: int = 0
     mask_build_ms: float = 0.0
@@ -42,8 +42,8 @@ class Stats:
 
     @property
     def compiles(self) -> int:
-        """What was made anew for a mod: programs and sources of kernels."""
-        return self.programs + self.kernel_sources
+        """What was made anew for a mod: programs and kernels."""
+        return self.programs + self.kernels_loaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def reset_stats() -> None:
     Example:
         >>> reset_stats()
         >>> stats()
-        Stats(programs=0, kernel_sources=0, masks_built=0, masks_reused=0, mask_build_ms=0.0, kernel='')
+        Stats(programs=0, kernels_loaded=0, masks_built=0, masks_reused=0, mask_build_ms=0.0, kernel='')
     """
     for field in fields(Stats):
         setattr(COUNTS, field.name, field.default)

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..kernels.triton.sources import cache_dir
+from ..kernels.launch.files import cache_dir
 
-KERNEL = re.compile(r"kernel_[0-9a-f]{24}\.(py|[0-9a-f]{16}|[\w.-]+\.pyc)")
-"""Names of what this package writes: sources, parts of sources of a process that was stopped, and their bytecode."""
+KERNEL = re.compile(r"kernel_[0-9a-f]{24}\.(py|cubin|[0-9a-f]{16}|[\w.-]+\.pyc)")
+"""Names of what this package writes: sources, their bytecode, machine code, and parts of these of stopped processes."""
 
 
 def add_to(commands: Any) -> None:

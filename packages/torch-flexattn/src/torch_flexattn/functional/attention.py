@@ -13,6 +13,7 @@ from ..block_mask import BlockMask
 from ..call import BLOCK, Call
 from ..errors import InputError, KindError, UnsupportedError
 from ..kernels.choose import kernels_for
+from ..kernels.launch.again import Again
 from ..masks import with_lengths
 from ..masks_of_calls import block_mask_of
 from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
@@ -31,6 +32,7 @@ from .arguments import (
     check_sinks,
     in_autocast_type,
 )
+from .remembered import is_repeated, key_of, recall, remember
 
 Backend = Literal["auto", "triton", "cpu", "reference"]
 BACKENDS = ("auto", "triton", "cpu", "reference")
@@ -142,6 +144,15 @@ def flex_attention(
     Reference:
         FlexAttention (Dong et al., MLSys 2025), section 3; arguments as torch.nn.attention.flex_attention.
     """
+    mods = (score_mod, block_mask, mask_mod)
+    known = key_of(
+        query, key, value, sinks, mods, q_offset, kv_lens, dropout_p, scale, enable_gqa, return_lse, return_aux,
+        backend, check,
+    )  # fmt: skip
+    if known is not None:
+        call = recall(known)
+        if call is not None:
+            return _returned(ops.attention(query, key, value, sinks, call), return_lse, return_aux)
     query, key, value = in_autocast_type(query, key, value)
     check_features(query, key, value, grouped=enable_gqa)
     scale = check_scale(scale, query.shape[3])
@@ -172,13 +183,20 @@ def flex_attention(
         else:
             kernels = kernels_for(backend, query.device, query.dtype, check)
             trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
-            found = trained or not kernels.takes_mods(query, dropout_p)
+            found = trained or not kernels.takes_mods(query, dropout_p) or is_repeated(known)
             mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, found)
-        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend)
+        again = None if known is None else Again()
+        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, again)
         results = ops.attention(query, key, value, sinks, call)
+        if known is not None:
+            remember(known, call, mods)
+    return _returned(results, return_lse, return_aux)
+
+
+def _returned(results: ops.MaybeLargest, return_lse: bool, return_aux: AuxRequest | None) -> Any:
     out, lse, largest = results
     if return_aux is not None:
-        return out, AuxOutput(lse if wants.lse else None, largest if wants.max_scores else None)
+        return out, AuxOutput(lse if return_aux.lse else None, largest if return_aux.max_scores else None)
     return (out, lse) if return_lse else out
 
 

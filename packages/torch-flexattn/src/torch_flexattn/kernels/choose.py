@@ -29,12 +29,14 @@ class Kernels:
         forward: see ``kernels.cpu.forward``.
         backward: see ``kernels.cpu.backward``.
         takes_mods: whether, for these queries and share of dropout, a mask may come without its blocks.
+        repeats: whether ``forward`` takes ``again`` (see ``kernels.launch.again``).
     """
 
     name: Literal["triton", "cpu"]
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     takes_mods: Callable[[torch.Tensor, float], bool]
+    repeats: bool
 
 
 def _blockwise(device: torch.device) -> Kernels:
@@ -49,7 +51,7 @@ def _blockwise(device: torch.device) -> Kernels:
 
     on_cpu = device.type == "cpu"
     forward, backward = (f if on_cpu else there(f) for f in (blockwise_forward, blockwise_backward))
-    return Kernels("cpu", forward, backward, lambda q, dropout_p: False)
+    return Kernels("cpu", forward, backward, lambda q, dropout_p: False, False)
 
 
 @functools.lru_cache(maxsize=256)
@@ -71,7 +73,7 @@ def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, chec
     if reason is None:
         from .gpu import backward, forward, takes_mods
 
-        return Kernels("triton", forward, backward, takes_mods)
+        return Kernels("triton", forward, backward, takes_mods, True)
     if backend == "triton":
         raise UnsupportedError(f"backend='triton': {reason}")
     warnings.warn(

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton.runtime.errors import OutOfResources
 
+from .launch.again import Again
+from .launch.launch import DoesNotFit
 from .triton import attention as portable
 from .triton import decode
 from .triton.layout import last_together
@@ -24,19 +25,32 @@ def takes_mods(q: Tensor, dropout_p: float) -> bool:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, *, kv_lens: Tensor | None, dropout_p: float, seed: int, check: bool, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    kv_lens: Tensor | None,
+    dropout_p: float,
+    seed: int,
+    check: bool,
+    again: Again | None = None,
+    **options: Any,
 ) -> Results:
-    """See ``kernels.cpu.forward``."""
+    """See ``kernels.cpu.forward``; ``again`` learns how the call is made with other tensors like these."""
+    if again is not None:  # whose inputs have to be told apart
+        q, k, v, options["sinks"] = (t if t is None else t.detach() for t in (q, k, v, options["sinks"]))
     q, k, v = last_together(q), last_together(k), last_together(v)
     if decode.serves(q, options["mask"], dropout_p):
-        return decode.decode(q, k, v, kv_lens=kv_lens, **options)
+        return decode.decode(q, k, v, kv_lens=kv_lens, again=again, **options)
     hopper = _hopper(q.device)
     if hopper is not None and hopper.serves_forward(q, k, v, options["mask"], kv_lens, dropout_p):
         try:
-            return hopper.forward(q, k, v, **options)
-        except OutOfResources as error:
+            return hopper.forward(q, k, v, again=again, **options)
+        except DoesNotFit as error:
             _say_slower(error)
-    return portable.forward(q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+    return portable.forward(
+        q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, again=again, **options
+    )
 
 
 def backward(
@@ -61,12 +75,12 @@ def backward(
     if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
         try:
             return hopper.backward(*inputs, **options)
-        except OutOfResources as error:
+        except DoesNotFit as error:
             _say_slower(error)
     return portable.backward(*inputs, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
 
 
-def _say_slower(error: OutOfResources) -> None:
+def _say_slower(error: DoesNotFit) -> None:
     """A modification may need shared memory of its own."""
     warnings.warn(
         f"attention takes the portable kernels, which are slower: those of Hopper do not fit ({error})", stacklevel=3

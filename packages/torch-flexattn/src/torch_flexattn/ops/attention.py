@@ -33,10 +33,11 @@ LIBRARY.define(
 )
 
 Results = tuple[Tensor, Tensor, Tensor]
+MaybeLargest = tuple[Tensor, Tensor, Tensor | None]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call) -> Results:
-    """``out``, ``lse`` and the largest scores (empty unless the call wants them)."""
+def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call) -> MaybeLargest:
+    """``out``, ``lse`` and the largest scores (nothing, or empty, unless the call wants them)."""
     inputs = (q, k, v, sinks, *call.captures)
     if not q.is_meta and plain_eager(*inputs):
         run = Attention.apply if needs_grad(*inputs) else _run
@@ -58,7 +59,7 @@ class Attention(torch.autograd.Function):
         want_max: bool,
         *captures: Tensor,
     ) -> Results:
-        out, lse, largest = _run(q, k, v, sinks, call, want_max, *captures)
+        out, lse, largest = _whole(_run(q, k, v, sinks, call, want_max, *captures))
         ctx.count = len(captures)
         ctx.save_for_backward(q, k, v, sinks, out, lse, *captures, *_read_again(call))
         ctx.call = call
@@ -89,6 +90,12 @@ class Attention(torch.autograd.Function):
         return of_q, of_k, of_v, of_sinks, None, None, *(next(found) if need else None for need in needed)
 
 
+def _whole(results: MaybeLargest) -> Results:
+    """As autograd and operators want them: an empty tensor for nothing."""
+    out, lse, largest = results
+    return out, lse, lse.new_empty(0) if largest is None else largest
+
+
 def _read_again(call: Call | Packed) -> list[Tensor]:
     """What backward reads beside its arguments, which must be what it was."""
     given = [call.q_offset, call.kv_lens]
@@ -101,15 +108,23 @@ def _read_again(call: Call | Packed) -> list[Tensor]:
 
 def _run(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call | Packed, want_max: bool, *captures: Tensor
-) -> Results:
+) -> MaybeLargest:
     if isinstance(call, Packed):
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.torch_flexattn.forward(q, k, v, sinks, *call._replace(captures=list(captures)), want_max)
     kernels = kernels_for(call.backend, q.device, q.dtype, call.check)
     note_call(kernels.name, q, k, v, call.mask, backward=False)
+    again = None if call.again is None else call.again.forward
+    if again is not None and q.get_device() == torch.cuda.current_device():
+        found: MaybeLargest | None = again(q, k, v, sinks)
+        if found is not None:
+            return found
+    options = call.options()
+    if kernels.repeats:
+        options["again"] = call.again
     with outside_autocast(q), on_device(q):
-        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, **call.options())
-    return out, lse, lse.new_empty(0) if largest is None else largest
+        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, **options)
+    return out, lse, largest
 
 
 def run_backward(
@@ -143,7 +158,7 @@ def _autograd_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *pa
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
     call = unpack(q, k, *packed)
-    return _run(q, k, v, sinks, call, call.want_max)
+    return _whole(_run(q, k, v, sinks, call, call.want_max))
 
 
 def _backward(

@@ -6,15 +6,16 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from ...block_mask import BlockMask
 from ...mods import ScoreMod
+from ..launch.again import Again
+from ..launch.kernel import Kernel
+from ..launch.launch import launch
+from ..launch.signature import Tile
 from ..triton.block_runs import BLOCK, runs_of
 from ..triton.chunks import chunks
 from ..triton.gradients import Gradients, Results
@@ -22,7 +23,6 @@ from ..triton.index_width import reaching
 from ..triton.layout import ordered_like
 from ..triton.places import arguments
 from ..triton.slanted import all_inside
-from ..triton.sources import load
 from . import backward_source, forward_source, wide_backward_source
 from .backward_tile import Backward
 from .descriptors import describable, strides_of
@@ -30,7 +30,6 @@ from .descriptors import describable, strides_of
 WIDEST = 256
 NARROW = 128
 """Features up to which a program owns 128 keys in the backward pass."""
-TYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16, torch.float32: gl.float32}
 
 
 @dataclass(frozen=True)
@@ -103,6 +102,7 @@ def forward(
     sinks: Tensor | None = None,
     want_max: bool = True,
     tiles: Tiles | None = None,
+    again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As ``kernels.triton.attention.forward``, for calls that :func:`serves_forward` allows."""
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
@@ -122,15 +122,20 @@ def forward(
         maxima=want_max,
     )
     program = forward_source.GROUPS * forward_source.ROWS
-    _forward(kernel).forward[-(-rows // program), batch * heads](
+    filled = [
         *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
         *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)), row_ptr, runs,
         *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
         q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
+    ]  # fmt: skip
+    launched = launch(
+        _forward(kernel), (-(-rows // program), batch * heads), filled,
         BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages, WHOLE_M=rows % program == 0,
         WHOLE_N=k.shape[2] % tiles.keys == 0, INSIDE=all_inside((score, mod), q, k, q_offset, program, tiles.keys),
-        REGISTERS=tiles.registers, num_warps=4,
+        REGISTERS=tiles.registers,
     )  # fmt: skip
+    if again is not None:
+        again.learn((q, k, v, sinks), (out, lse, largest), [(launched, filled)])
     return out, lse, largest
 
 
@@ -196,41 +201,40 @@ def backward(
         offsets=isinstance(q_offset, Tensor),
     )
     made = _maker(columns)
-    _backward(kernel, columns).backward[-(-keys // columns), batch * kv_heads](
-        *described(q, tiles.rows), *described(grad_out, tiles.rows), *described(k, columns), *described(v, columns),
-        *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),
-        lse, sums.products, sums.k, sums.v, col_ptr, runs, heads, heads // kv_heads, k.shape[0], rows, keys,
-        *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
-        *arguments((wide, mod)), *sums.places, MASK_M=block[0], MASK_N=block[1], Q_STAGES=tiles.stages[0],
+    launch(
+        _backward(kernel, columns), (-(-keys // columns), batch * kv_heads),
+        [
+            *described(q, tiles.rows), *described(grad_out, tiles.rows), *described(k, columns), *described(v, columns),
+            *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),
+            lse, sums.products, sums.k, sums.v, col_ptr, runs, heads, heads // kv_heads, k.shape[0], rows, keys,
+            *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
+            *arguments((wide, mod)), *sums.places,
+        ],
+        MASK_M=block[0], MASK_N=block[1], Q_STAGES=tiles.stages[0],
         DO_STAGES=tiles.stages[1], WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % columns == 0,
-        INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, columns), REGISTERS=tiles.registers, num_warps=4,
+        INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, columns), REGISTERS=tiles.registers,
     )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks, factor=scale)
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(kernel: forward_source.Forward) -> Any:
-    return load(forward_source.source(kernel))
+def _forward(kernel: forward_source.Forward) -> Kernel:
+    return Kernel("forward", forward_source.source(kernel), language="gluon")
 
 
 @functools.lru_cache(maxsize=1024)
-def _backward(kernel: Backward, columns: int) -> Any:
-    return load(_maker(columns).source(kernel))
+def _backward(kernel: Backward, columns: int) -> Kernel:
+    return Kernel("backward", _maker(columns).source(kernel), language="gluon")
 
 
 def _maker(columns: int) -> ModuleType:
     return backward_source if columns == backward_source.COLUMNS else wide_backward_source
 
 
-def described(t: Tensor, rows: int) -> list[TensorDescriptor]:
-    """Descriptors of tiles of ``rows`` by each chunk of features, as they lie in shared memory."""
+def described(t: Tensor, rows: int) -> list[Tile]:
+    """Tiles of ``rows`` by each chunk of features, as they lie in shared memory."""
     return [_tile_of(t, rows, chunk.size) for chunk in chunks(t.shape[3])]
 
 
-def _tile_of(t: Tensor, rows: int, width: int) -> TensorDescriptor:
-    return TensorDescriptor(t, list(t.shape), strides_of(t), [1, 1, rows, width], _layout(rows, width, t.dtype))
-
-
-@functools.lru_cache(maxsize=256)
-def _layout(rows: int, width: int, dtype: torch.dtype) -> Any:
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, width], TYPES[dtype])
+def _tile_of(t: Tensor, rows: int, width: int) -> Tile:
+    return Tile(t, strides_of(t), (1, 1, rows, width))

@@ -24,8 +24,8 @@ def _is_describable(t: Tensor) -> bool:
     )
 
 
-def strides_of(t: Tensor) -> list[int]:
+def strides_of(t: Tensor) -> tuple[int, ...]:
     """Strides that the copy engine takes: those of dimensions of size 1 may be anything in PyTorch."""
     whole = -(-t.shape[3] * t.element_size() // ALIGNED) * ALIGNED // t.element_size()
-    strides = [stride if n > 1 else whole for stride, n in zip(t.stride()[:3], t.shape[:3])]
-    return [*strides, 1]
+    strides = (stride if n > 1 else whole for stride, n in zip(t.stride()[:3], t.shape[:3]))
+    return *strides, 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +11,9 @@ from torch import Tensor
 from ...block_mask import BlockMask
 from ...mods import ScoreMod
 from ..dropout import threshold
+from ..launch.again import Again
+from ..launch.kernel import Kernel
+from ..launch.launch import launch
 from . import backward_source, forward_source
 from .block_runs import runs_of
 from .gradients import Gradients, Results
@@ -20,7 +22,6 @@ from .layout import last_together, ordered_like
 from .places import arguments
 from .precision import precision
 from .slanted import all_inside
-from .sources import load
 from .tiles import Tiles, backward_tiles, forward_tiles
 
 
@@ -40,10 +41,12 @@ def forward(
     check: bool = True,
     want_max: bool = True,
     tiles: Tiles | None = None,
+    again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention over the runs of a block mask; arguments and results as those of ``kernels.cpu.forward.forward``.
 
-    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``tiles`` fixes the tiles.
+    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``tiles`` fixes the tiles;
+    ``again`` learns how the call is made with other tensors like these.
     """
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
     out = ordered_like(q, width_v)
@@ -68,16 +71,21 @@ def forward(
     )
     lens = kv_lens if kv_lens is None else kv_lens.to(torch.int32)
     offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
-    _forward(kernel).forward[-(-rows // tiles.rows), batch * heads](
+    filled = [
         q, k, v, out, lse, largest, row_ptr, runs, lens, offsets, sinks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
         0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
         *arguments((score, mod)),
+    ]  # fmt: skip
+    launched = launch(
+        _forward(kernel), (-(-rows // tiles.rows), batch * heads), filled,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], WHOLE_M=rows % tiles.rows == 0,
         WHOLE_N=kv_lens is None and k.shape[2] % tiles.keys == 0, PRECISION=precision(q), STAGES=tiles.stages,
-        INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys), num_warps=tiles.warps,
+        INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
     )  # fmt: skip
+    if again is not None:
+        again.learn((q, k, v, sinks), (out, lse, largest), [(launched, filled)])
     return out, lse, largest
 
 
@@ -124,26 +132,29 @@ def backward(
             dropout=dropout_p > 0,
         )
         offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
-        _backward(kernel).backward[-(-keys // tiles.keys), batch * kv_heads](
-            q, k, v, grad_out, lse, sums.products, sums.q, sums.k, sums.v, row_ptr, runs,
-            None if kv_lens is None else kv_lens.to(torch.int32), offsets,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad_out.stride()[:3],
-            heads, heads // kv_heads, k.shape[0], rows, keys, *strides, scale,
-            0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
-            *arguments((wide, mod)), *sums.places,
+        launch(
+            _backward(kernel), (-(-keys // tiles.keys), batch * kv_heads),
+            [
+                q, k, v, grad_out, lse, sums.products, sums.q, sums.k, sums.v, row_ptr, runs,
+                None if kv_lens is None else kv_lens.to(torch.int32), offsets,
+                *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad_out.stride()[:3],
+                heads, heads // kv_heads, k.shape[0], rows, keys, *strides, scale,
+                0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
+                *arguments((wide, mod)), *sums.places,
+            ],
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1],
             WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % tiles.keys == 0,
             PRECISION=precision(q), STAGES=tiles.stages,
-            INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, tiles.keys), num_warps=tiles.warps,
+            INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
         )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks)
 
 
 @functools.lru_cache(maxsize=1024)
-def _forward(kernel: forward_source.Forward) -> Any:
-    return load(forward_source.source(kernel))
+def _forward(kernel: forward_source.Forward) -> Kernel:
+    return Kernel("forward", forward_source.source(kernel))
 
 
 @functools.lru_cache(maxsize=1024)
-def _backward(kernel: backward_source.Backward) -> Any:
-    return load(backward_source.source(kernel))
+def _backward(kernel: backward_source.Backward) -> Kernel:
+    return Kernel("backward", backward_source.source(kernel))

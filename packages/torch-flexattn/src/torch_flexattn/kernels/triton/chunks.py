@@ -8,6 +8,16 @@ LEAST = 16
 """Features of a chunk, at least: what a tensor core multiplies at once."""
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is not below ``n``.
+
+    Example:
+        >>> next_power_of_2(5), next_power_of_2(8)
+        (8, 8)
+    """
+    return 1 << (n - 1).bit_length()
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Neighbouring features.

@@ -7,19 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ...block_mask import BlockMask
 from ...mods import MaskMod, ScoreMod
+from ..launch.again import Again
+from ..launch.kernel import Kernel
+from ..launch.launch import launch
 from . import decode_source
+from .chunks import next_power_of_2
 from .decode_source import Decode
 from .index_width import reaching
 from .layout import last_together, ordered_like
 from .places import arguments
 from .precision import precision
 from .row_blocks import RowBlocks, row_blocks
-from .sources import load
 from .tiles import Tiles, shared_bytes
 
 LEAST_ROWS = 16
@@ -54,6 +56,7 @@ def decode(
     want_max: bool = True,
     tiles: Tiles | None = None,
     shares: int | None = None,
+    again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention of few queries; arguments and results as those of ``kernels.cpu.forward.forward``.
 
@@ -61,12 +64,13 @@ def decode(
         mask: as there; the blocks of a :class:`MaskMod` are found on the device at each call, unless they are given.
         tiles: fixes the tiles.
         shares: fixes among how many programs the keys are shared out.
+        again: learns how the call is made with other tensors like these.
     """
     k, v = last_together(k), last_together(v)
     kernel = Decode(q.shape[3], v.shape[3], offset="each" if isinstance(q_offset, Tensor) else "one")
     sizes = k.shape[1], k.shape[2], k.shape[2]
     return _launch(
-        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, tiles, shares
+        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, tiles, shares, again
     )
 
 
@@ -127,6 +131,7 @@ def _launch(
     want_max: bool,
     tiles: Tiles | None,
     shares: int | None,
+    again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``sizes``: heads of keys, keys that there is room for, and how many there are at most."""
     (batch, heads, queries, width), (kv_heads, keys, most) = q.shape, sizes
@@ -136,6 +141,7 @@ def _launch(
     if lse.numel() == 0:
         return out, lse, largest
     q = last_together(q)
+    given = mask
     if isinstance(mask, MaskMod):
         mask = row_blocks(
             mask, (batch, heads, queries, most), q.device, offset=kernel.offset, q_offset=q_offset, kv_lens=kv_lens,
@@ -164,27 +170,31 @@ def _launch(
         maxima=want_max,
         shared=shares > 1,
     )
-    module = _module(kernel)
+    attend, combine = _kernels(kernel)
     lines = batch * heads * queries
     sums = None
     if shares > 1:
         sums = torch.empty(lines * shares * kernel.record, dtype=torch.float32, device=q.device)
-    module.decode[programs, shares](
+    filled = [
         q, k, v, out, lse, largest, sums, begins, ends, runs, table, slots, kv_lens,
         q_offset if kernel.offset == "each" else None, sinks,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if table is None else table.stride(0),
         units, unit, group, k.shape[0], queries, keys, *strides, row_tiles, scale,
         q_offset if kernel.offset == "one" else 0, *arguments((score, mod)),
+    ]  # fmt: skip
+    launched = launch(
+        attend, (programs, shares), filled,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_N=block, PAGE=page,
         WHOLE_N=kv_lens is None and keys % tiles.keys == 0, PRECISION=precision(q), STAGES=tiles.stages,
-        num_warps=tiles.warps,
+        warps=tiles.warps,
     )  # fmt: skip
+    launches = [(launched, filled)]
     if shares > 1:
-        parts = triton.next_power_of_2(shares)
-        module.combine[lines,](
-            out, lse, largest, sums, sinks, *out.stride()[:3], heads, queries, shares, PARTS=parts,
-            STEP=min(parts, 32), num_warps=4,
-        )  # fmt: skip
+        parts = next_power_of_2(shares)
+        combined = [out, lse, largest, sums, sinks, *out.stride()[:3], heads, queries, shares]
+        launches.append((launch(combine, (lines, 1), combined, PARTS=parts, STEP=min(parts, 32)), combined))
+    if again is not None and not isinstance(given, MaskMod):
+        again.learn((q, k, v, sinks), (out, lse, largest), launches, () if sums is None else (sums,))
     return out, lse, largest
 
 
@@ -210,7 +220,7 @@ def decode_tiles(width: int, element_bytes: int, rows: int, room: int) -> Tiles:
         most, keys, stages = 64, 64, 4 if room > LARGE else 3
     else:
         most, keys, stages = (32 if width <= 256 else 16), 32, 2
-    return Tiles(min(most, max(LEAST_ROWS, triton.next_power_of_2(rows))), keys, 4, stages)
+    return Tiles(min(most, max(LEAST_ROWS, next_power_of_2(rows))), keys, 4, stages)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -237,6 +247,7 @@ def shares_of(programs: int, pieces: int, device: torch.device) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _module(kernel: Decode) -> Any:
-    """Its source, printed once."""
-    return load(decode_source.source(kernel))
+def _kernels(kernel: Decode) -> tuple[Kernel, Kernel]:
+    """Its source, printed once: what attends, and what combines the shares."""
+    text = decode_source.source(kernel)
+    return Kernel("decode", text), Kernel("combine", text)

@@ -38,6 +38,6 @@ def arguments(mods: Sequence[Mod | None]) -> list[Any]:
     for mod in mods:
         if mod is not None:
             for capture in mod.captures:
-                values += [capture.detach(), *capture.shape, *capture.stride()]
+                values += [capture, *capture.shape, *capture.stride()]
             values += mod.scalars
     return values

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ...mods import MaskMod
 from ...program import Program
+from ..launch.kernel import Kernel
+from ..launch.launch import launch
+from .chunks import next_power_of_2
 from .decode_source import Offset
 from .index_width import reaching
 from .places import arguments
 from .row_blocks_source import source
-from .row_runs import row_runs
-from .sources import load
 
 BLOCK = 128
 """Keys of a block."""
 MOST_QUERIES = 128
 """Of one row of blocks."""
 LEAST_ROWS = 16
+ROW_RUNS = Kernel("row_runs", module="torch_flexattn.kernels.triton.row_runs_kernel")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,17 +79,20 @@ def row_blocks(
     runs = torch.empty(count * columns, 2, dtype=torch.int32, device=device)
     wide = reaching(mask)
     if kinds.numel():
-        _module(wide.program, slots is not None, kv_lens is not None, offset).classify[count, columns](
-            kinds, slots, kv_lens, q_offset if offset == "each" else None, planes[1], queries, keys,
-            q_offset if offset == "one" else 0, columns, *arguments([wide]),
-            ROWS=max(LEAST_ROWS, triton.next_power_of_2(queries)), MASK_N=BLOCK, num_warps=4,
+        launch(
+            _kernel(wide.program, slots is not None, kv_lens is not None, offset), (count, columns),
+            [
+                kinds, slots, kv_lens, q_offset if offset == "each" else None, planes[1], queries, keys,
+                q_offset if offset == "one" else 0, columns, *arguments([wide]),
+            ],
+            ROWS=max(LEAST_ROWS, next_power_of_2(queries)), MASK_N=BLOCK,
         )  # fmt: skip
     if count:
-        row_runs[count,](kinds, ends[0], ends[1], runs, columns, WIDTH=1024, num_warps=4)
+        launch(ROW_RUNS, (count, 1), [kinds, ends[0], ends[1], runs, columns], WIDTH=1024)
     return RowBlocks(ends[0], ends[1], runs, *planes, BLOCK, mask)
 
 
 @functools.lru_cache(maxsize=1024)
-def _module(program: Program, slots: bool, lens: bool, offset: Offset) -> Any:
-    """The source of a mask, printed once."""
-    return load(source(program, slots=slots, lens=lens, offset=offset))
+def _kernel(program: Program, slots: bool, lens: bool, offset: Offset) -> Kernel:
+    """That of a mask, printed once."""
+    return Kernel("classify", source(program, slots=slots, lens=lens, offset=offset))

@@ -9,7 +9,8 @@ import functools
 from dataclasses import dataclass, replace
 
 import torch
-import triton
+
+from ..launch.driver import most_shared
 
 SMALLEST = 99 * 1024
 """Bytes of shared memory that a program can have on the smallest GPUs served."""
@@ -44,7 +45,7 @@ def shared_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return SMALLEST
     number = torch.cuda.current_device() if device.index is None else device.index
-    return int(triton.runtime.driver.active.utils.get_device_properties(number)["max_shared_mem"])
+    return most_shared(number)
 
 
 def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:

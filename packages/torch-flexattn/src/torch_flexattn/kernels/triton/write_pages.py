@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from ..launch.kernel import Kernel
+from ..launch.launch import launch
+from .chunks import next_power_of_2
 
-@triton.jit(do_not_specialize=["tokens"])
-def copy_tokens(
-    k, v, k_pages, v_pages, table, lengths, slots, k_sb, k_sh, k_sn, k_se, v_sb, v_sh, v_sn, v_se, k_sp, k_st, k_sg,
-    v_sp, v_st, v_sg, table_s, tokens, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PAGE: tl.constexpr,
-    PADDED: tl.constexpr,
-):  # fmt: skip
-    """One token of one head."""
-    n = tl.program_id(0) // tokens
-    token = tl.program_id(0) % tokens
-    h = tl.program_id(1)
-    slot = tl.load(slots + n).to(tl.int64)
-    place = tl.load(lengths + slot) - tokens + token
-    page = tl.load(table + slot * table_s + place // PAGE).to(tl.int64)
-    e = tl.arange(0, PADDED)
-    source = k + n.to(tl.int64) * k_sb + h * k_sh + token.to(tl.int64) * k_sn
-    key = tl.load(source + e * k_se, mask=e < WIDTH)
-    tl.store(k_pages + page * k_sp + place % PAGE * k_st + h * k_sg + e, key, mask=e < WIDTH)
-    source = v + n.to(tl.int64) * v_sb + h * v_sh + token.to(tl.int64) * v_sn
-    value = tl.load(source + e * v_se, mask=e < VALUE_WIDTH)
-    tl.store(v_pages + page * v_sp + place % PAGE * v_st + h * v_sg + e, value, mask=e < VALUE_WIDTH)
+KERNEL = Kernel("copy_tokens", module="torch_flexattn.kernels.triton.write_pages_kernel")
 
 
 def write(
@@ -44,8 +26,11 @@ def write(
         slots: int32 ``[n]``.
     """
     (n, heads, tokens, width), width_v = k.shape, v.shape[3]
-    copy_tokens[n * tokens, heads](
-        k, v, k_pages, v_pages, table, lengths, slots, *k.stride(), *v.stride(), *k_pages.stride()[:3],
-        *v_pages.stride()[:3], table.stride(0), tokens, WIDTH=width, VALUE_WIDTH=width_v, PAGE=k_pages.shape[1],
-        PADDED=triton.next_power_of_2(max(width, width_v)), num_warps=1,
+    launch(
+        KERNEL, (n * tokens, heads),
+        [
+            k, v, k_pages, v_pages, table, lengths, slots, *k.stride(), *v.stride(), *k_pages.stride()[:3],
+            *v_pages.stride()[:3], table.stride(0), tokens,
+        ],
+        WIDTH=width, VALUE_WIDTH=width_v, PAGE=k_pages.shape[1], PADDED=next_power_of_2(max(width, width_v)), warps=1,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Generated source as files: Triton reads the source of a kernel, so it has to be one."""
+"""The folder of kernels: generated sources, which Triton reads as files, and machine code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import importlib.util
 import os
 import secrets
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
-
-from ...stats import COUNTS
 
 
 def cache_dir() -> Path:
@@ -25,11 +24,10 @@ def cache_dir() -> Path:
 @functools.lru_cache(maxsize=4096)
 def load(text: str) -> Any:
     """The module of a source, written once and found again by its digest."""
-    COUNTS.kernel_sources += 1
     name = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     path = cache_dir() / f"{name}.py"
     if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path = _write(path, text)
+        path = written(path, text.encode()) or _elsewhere(path.name, text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -38,13 +36,26 @@ def load(text: str) -> Any:
     return module
 
 
-def _write(path: Path, text: str) -> Path:
-    """Store whole: of processes that write the same file, none sees half of it."""
+def written(path: Path, content: bytes) -> Path | None:
+    """Store whole: of processes that write the same file, none sees half of it; ``None`` where nothing can be kept."""
+    part = path.with_suffix(f".{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        path = Path(tempfile.mkdtemp(prefix="torch_flexattn")) / path.name
-    part = path.with_suffix(f".{secrets.token_hex(8)}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        _say_not_kept(path.parent, str(error))
+        return None
     return path
+
+
+def _elsewhere(name: str, text: str) -> Path:
+    """A file of this process only: Triton reads the source of a kernel, so it has to be one."""
+    path = Path(tempfile.mkdtemp(prefix="torch_flexattn")) / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@functools.cache
+def _say_not_kept(folder: Path, why: str) -> None:
+    warnings.warn(f"kernels cannot be kept in {folder}, so each process makes them anew: {why}", stacklevel=2)
