@@ -14,6 +14,7 @@ from tests.conformance.cases import BadInputCase
 from .conformance_batcher import batcher_errors
 from .conformance_paged import paged_errors
 from .conformance_parallel import parallel_errors
+from .conformance_selected import selected_errors
 
 
 def wrong(of: str, call: Callable[[], Any], raises: type[Exception], *fragments: str) -> BadInputCase:
@@ -37,6 +38,7 @@ def bad_inputs() -> list[BadInputCase]:
         *paged_errors(),
         *parallel_errors(),
         *batcher_errors(),
+        *selected_errors(),
     ]
 
 

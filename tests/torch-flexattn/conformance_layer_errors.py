@@ -54,6 +54,7 @@ def _layers() -> list[BadInputCase]:
             "qk_rope_head_dim",
             "3",
         ),
+        *_native_sparse(x),
         wrong("nn.NeighborhoodAttention1d", lambda: fnn.NeighborhoodAttention1d(8, 3, 3), ValueError, "num_heads", "3"),
         wrong("nn.NeighborhoodAttention2d", lambda: fnn.NeighborhoodAttention2d(8, 2, 0), ValueError, "kernel", "0"),
         wrong(
@@ -62,6 +63,27 @@ def _layers() -> list[BadInputCase]:
         wrong("nn.RopeScaling", lambda: fnn.RopeScaling("cubic", 2.0), ValueError, "kind", "'cubic'"),  # type: ignore[arg-type]
         wrong("nn.RopeScaling", lambda: fnn.RopeScaling("linear", 0.5), ValueError, "factor", "0.5"),
         wrong("nn.T5RelativeBias", lambda: fnn.T5RelativeBias(5, 2), ValueError, "buckets", "5"),
+    ]
+
+
+def _native_sparse(x: torch.Tensor) -> list[BadInputCase]:
+    def case(raises: type[Exception], *fragments: str, **changed: Any) -> BadInputCase:
+        arguments: dict[str, Any] = {"embed_dim": 8, "num_heads": 2, **changed}
+        return wrong("nn.NativeSparseAttention", lambda: fnn.NativeSparseAttention(**arguments), raises, *fragments)
+
+    layer = fnn.NativeSparseAttention(8, 2)
+    return [
+        case(ValueError, "num_kv_heads", "4", num_kv_heads=4),
+        case(ValueError, "embed_dim", "0", embed_dim=0),
+        case(ValueError, "rope_base", "3", head_dim=3),
+        case(ValueError, "rope_scaling", "linear", rope_base=None, rope_scaling=fnn.RopeScaling("linear", 2.0)),
+        case(ValueError, "compression", "'max'", compression="max"),
+        case(ValueError, "compress_block", "40", compress_block=40),
+        case(ValueError, "select_block", "72", select_block=72),
+        case(ValueError, "select_block", "24", select_block=24, compress_stride=8),
+        case(ValueError, "num_selected", "2", num_selected=2),
+        case(TypeError, "window", "1.5", window=1.5),
+        wrong("nn.NativeSparseAttention", lambda: layer(x[0]), ValueError, "x", "(4, 8)"),
     ]
 
 

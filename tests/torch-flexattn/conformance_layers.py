@@ -17,6 +17,7 @@ def modules() -> list[ModuleCase]:
     x = torch.randn(BATCH, LENGTH, WIDTH, generator=rng)
     grid = torch.randn(BATCH, 3, 5, WIDTH, generator=rng)
     volume = torch.randn(1, 3, 4, 3, WIDTH, generator=rng)
+    long = torch.randn(1, 71, WIDTH, generator=rng)
     hidden = torch.randn(BATCH * 3, LENGTH, LENGTH, generator=rng).masked_fill(
         torch.ones(LENGTH, LENGTH).triu(2) > 0, -torch.inf
     )
@@ -50,6 +51,15 @@ def modules() -> list[ModuleCase]:
                 WIDTH, 3, 8, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, q_lora_rank=7
             ),
             x,
+        ),
+        case("NativeSparseAttention", lambda: fnn.NativeSparseAttention(WIDTH, 3), x),
+        case(
+            "NativeSparseAttention, small blocks",
+            lambda: fnn.NativeSparseAttention(
+                WIDTH, 6, 2, 4, compression="mean", compress_block=4, compress_stride=2, select_block=16,
+                num_selected=3, window=5, bias=True, rope_scaling=fnn.RopeScaling("linear", 2.0), qk_norm=True,
+            ),
+            long,
         ),
         case("NeighborhoodAttention1d", lambda: fnn.NeighborhoodAttention1d(WIDTH, 3, 3, dilation=2), x),
         case("NeighborhoodAttention2d", lambda: fnn.NeighborhoodAttention2d(WIDTH, 3, (3, 5), (1, 1)), grid),

@@ -14,6 +14,7 @@ from torch_flexattn.call import Call, pack
 from tests.conformance.cases import OpCase
 
 from .conformance_paged import paged_forward
+from .conformance_selected import selected_ops
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 BLOCK = (16, 16)
@@ -78,6 +79,7 @@ def ops() -> dict[str, list[OpCase]]:
         "forward": [forward for forward, _ in pairs],
         "backward": [backward for _, backward in pairs],
         "paged_forward": paged_forward(TOLERANCE),
+        **selected_ops(TOLERANCE),
     }
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils._pytree as pytree
+from torch_flexattn import masks
 from torch_flexattn.block_mask import BlockMask
+from torch_flexattn.call import Call, pack, unpack
 from torch_flexattn.errors import InputError, KindError
+from torch_flexattn.mods import MaskMod
+from torch_flexattn.runs import transpose
 
 from_lists = BlockMask.from_block_indices
 
@@ -60,9 +65,40 @@ def test_methods_do_not_see_the_spare_room():
     assert mask.nnz_blocks() == (0, int((kinds > 0).sum()))
     assert torch.equal(mask.row_cost(), (kinds > 0).flatten(0, 2).sum(1).float())
     assert torch.equal(mask[1, 2].kinds(), kinds[1:2, 2:3])
-    col_ptr, columns = mask.transpose_runs()
-    assert int(col_ptr[-1]) == columns.shape[0]
-    assert int(((columns[:, 1] >> 1) - columns[:, 0]).sum()) == int((kinds > 0).sum())
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("mod", [None, causal])
+def test_columns_are_those_of_the_runs_in_use(seed, mod):
+    indices, number, _ = random_lists(seed, rows=7)
+    mask = from_lists(indices, number, q_len=7 * 16, kv_len=9 * 16, block=(16, 16), mod=mod)
+    found, expected = mask.transpose_runs(), transpose(mask.row_ptr, mask.runs, 6, 7, 9)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1][: int(found[0][-1])], expected[1])
+    assert found[1].shape[0] == indices.numel()  # room for all
+
+
+@pytest.mark.parametrize("mod", [None, causal, masks.sliding_window(20), masks.document([0, 7, 48])])
+def test_nothing_waits_for_the_device(mod):
+    """Tensors of the meta device have no data that something could wait for."""
+    indices, number, _ = (t.to("meta") for t in random_lists(0, rows=3))
+    mod = mod.to("meta") if isinstance(mod, MaskMod) else mod
+    mask = from_lists(indices, number, q_len=48, kv_len=9 * 16, block=(16, 16), mod=mod)
+    assert mask.runs.shape == (indices.numel(), 2)
+    assert [t.shape for t in mask.transpose_runs()] == [(2 * 3 * 9 + 1,), (indices.numel(), 2)]
+
+
+def test_trees_and_packed_calls_know_the_room():
+    """Compiled code has masks as these; without the room its backward pass would wait for the device."""
+    indices, number, _ = random_lists(0)
+    mask = from_lists(indices, number, q_len=64, kv_len=9 * 16, block=(16, 16), mod=causal)
+    leaves, spec = pytree.tree_flatten(mask)
+    assert pytree.tree_unflatten(leaves, spec).room == indices.numel()
+    assert pytree.treespec_loads(pytree.treespec_dumps(spec)) == spec
+    q, k = torch.zeros(2, 3, 64, 8), torch.zeros(2, 3, 9 * 16, 8)
+    packed = pack(Call(mask, None, 1.0))
+    assert unpack(q, k, *packed).mask.room == indices.numel()
+    assert unpack(q, k, *pack(Call(mask[:, :, 1:], None, 1.0))).mask.room is None
 
 
 def test_all_count_without_numbers():
@@ -74,6 +110,7 @@ def test_empty_lists():
     mask = from_lists(torch.zeros(1, 2, 3, 0, dtype=torch.int32), q_len=48, kv_len=48, block=(16, 16), mod=causal)
     assert mask.row_ptr.tolist() == [0] * 7
     assert not mask.kinds().any()
+    assert not mask.transpose_runs()[0].any()
 
 
 @pytest.mark.parametrize("bad", [4, -1])

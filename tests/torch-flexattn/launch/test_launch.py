@@ -84,11 +84,11 @@ def test_machine_code_is_kept_and_found(folder: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(binaries, "compiled", lambda *told: made.append(told) or MADE)
     kernel, kinds, before = Kernel("scale", TEXT), (("*fp32", True),), COUNTS.kernels_loaded
     for _ in range(2):
-        assert binary(kernel, kinds, {"WIDTH": 16}, 4, 90) == MADE
+        assert binary(kernel, kinds, {"WIDTH": 16}, 4, 3, 90) == MADE
     assert len(made) == 1
     assert COUNTS.kernels_loaded == before + 2
-    for changed in [(kernel, (("*fp32", False),), {"WIDTH": 16}, 4, 90), (kernel, kinds, {"WIDTH": 32}, 4, 90),
-                    (kernel, kinds, {"WIDTH": 16}, 8, 90), (kernel, kinds, {"WIDTH": 16}, 4, 80)]:  # fmt: skip
+    for changed in [(kernel, (("*fp32", False),), {"WIDTH": 16}, 4, 3, 90), (kernel, kinds, {"WIDTH": 32}, 4, 3, 90),
+                    (kernel, kinds, {"WIDTH": 16}, 8, 3, 90), (kernel, kinds, {"WIDTH": 16}, 4, 3, 80)]:  # fmt: skip
         binary(*changed)
     assert len(made) == 5
 
@@ -97,7 +97,7 @@ def test_machine_code_is_kept_and_found(folder: Any, monkeypatch: pytest.MonkeyP
 def test_damaged_files_are_made_anew(folder: Any, monkeypatch: pytest.MonkeyPatch, damage: Any) -> None:
     made = []
     monkeypatch.setattr(binaries, "compiled", lambda *told: made.append(told) or MADE)
-    arguments = Kernel("scale", TEXT), (("*fp32", True),), {"WIDTH": 16}, 4, 90
+    arguments = Kernel("scale", TEXT), (("*fp32", True),), {"WIDTH": 16}, 4, 3, 90
     binary(*arguments)
     (path,) = folder.glob("*.cubin")
     path.write_bytes(damage(path.read_bytes()))
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Any, monkeypatch
         assert files.load("eleven = 11\n").eleven == 11
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert binary(Kernel("scale", TEXT), (("*fp32", True),), {}, 4, 90) == MADE
+        assert binary(Kernel("scale", TEXT), (("*fp32", True),), {}, 4, 3, 90) == MADE
 
 
 class Launched:
@@ -167,7 +167,7 @@ from torch_flexattn.kernels.launch.binary import compiled
 from torch_flexattn.kernels.launch.kernel import Kernel
 made = compiled(Kernel("scale", open(sys.argv[1]).read()),
                 (("*fp32", True), ("*fp32", True), ("i32", False), ("constexpr", 1), ("fp32", False)),
-                {"WIDTH": 128}, 4, int(sys.argv[2]))
+                {"WIDTH": 128}, 4, 3, int(sys.argv[2]))
 print(made.name, made.threads, made.parameters, made.code[:4])
 """
 

@@ -14,6 +14,7 @@ from torch_flexattn.nn import (
     GroupedQueryAttention,
     KVCache,
     MultiheadLatentAttention,
+    NativeSparseAttention,
     NeighborhoodAttention2d,
     T5RelativeBias,
 )
@@ -66,6 +67,18 @@ def test_other_layers(dtype):
     latent = MultiheadLatentAttention(E, 4, 32, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=24)
     for absorbed in (False, True):
         agree(latent, x, call=functools.partial(absorbing, absorbed), dtype=dtype)
+
+
+@pytest.mark.parametrize("compression", ["mlp", "mean"])
+def test_native_sparse_attention(compression):
+    """In float32: fewer digits may choose other blocks where weights are close."""
+    torch.manual_seed(0)
+    layer = NativeSparseAttention(E, 8, 2, compression=compression, num_selected=4, window=40, qk_norm=True)
+    agree(layer, torch.randn(B, 400, E))
+    assert stats().kernel == "triton"
+    trained, x = layer.to("cuda", torch.bfloat16), torch.randn(B, 400, E, device="cuda", dtype=torch.bfloat16)
+    trained(x).float().square().mean().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in trained.parameters())
 
 
 def test_decoding_step_by_step():

@@ -15,7 +15,14 @@ from .errors import (
     UnsupportedModError,
 )
 from .flops import attention_flops, register_flop_formulas
-from .functional import AuxOutput, AuxRequest, flex_attention, flex_attention_varlen, merge_attention
+from .functional import (
+    AuxOutput,
+    AuxRequest,
+    flex_attention,
+    flex_attention_varlen,
+    merge_attention,
+    selected_attention,
+)
 from .masks_of_calls import forget_masks
 from .mods import MaskMod, ScoreMod, compose_scores, mask_mod, score_mod
 from .paged import BatcherStats, BatchStep, CacheStats, Chunk, ContinuousBatcher, PagedKVCache
@@ -64,5 +71,6 @@ __all__ = [
     "reset_stats",
     "score_mod",
     "scores",
+    "selected_attention",
     "stats",
 ]

@@ -13,6 +13,7 @@ from .analysis.sides import divide
 from .block_mask import BlockMask
 from .errors import InputError, KindError
 from .mods import MaskLike, MaskMod, mask_mod
+from .runs_in_room import merged
 
 
 def from_block_indices(
@@ -27,11 +28,13 @@ def from_block_indices(
 ) -> BlockMask:
     """The mask that shows the listed blocks.
 
-    The device is not waited for: the result has room for as many runs as there are indices, and ``row_ptr`` says which
-    are used. Blocks next to each other become one run, whatever their order in the list.
+    The device is not waited for, here and in attention with its backward pass: the result has room for as many runs as
+    there are indices, and ``row_ptr`` says which are used. Blocks next to each other become one run, whatever their
+    order in the list.
 
     Args:
-        kv_indices: integer ``[batches, heads, rows, n]``, columns of blocks.
+        kv_indices: integer ``[batches, heads, rows, n]``, columns of blocks; heads are those of queries, or 1: repeat
+            lists of key heads.
         kv_num: integer ``[batches, heads, rows]``, how many of the ``n`` count; ``None``: all.
         q_len: queries, so that there are ``rows`` rows of blocks.
         kv_len: keys.
@@ -62,7 +65,7 @@ def from_block_indices(
     inside = (index >= 0) & (index < columns)
     if (geometry.device.type == "cpu" if check is None else check) and bool((counted & ~inside).any()):
         raise InputError(f"kv_indices must be from 0 to {columns - 1}, got {int(index[counted & ~inside][0])}")
-    column = torch.where(counted & inside, index, columns).sort(1).values
+    column = index.masked_fill(~(counted & inside), columns).sort(1).values
     if (geometry.device.type == "cpu" if check is None else check) and column.shape[1]:
         twice = (column[:, 1:] == column[:, :-1]) & (column[:, 1:] < columns)
         if bool(twice.any()):
@@ -72,7 +75,7 @@ def from_block_indices(
         can_be_true, can_be_false = _inside(mask, geometry, column)
         shown, is_full = shown & can_be_true, ~can_be_false
     row_ptr, runs = _merged(column, shown, is_full)
-    return BlockMask(row_ptr, runs, geometry.shape, block, mask, listed=True)
+    return BlockMask(row_ptr, runs, geometry.shape, block, mask, listed=True, room=runs.shape[0])
 
 
 def _fitting(kv_indices: Tensor, kv_num: Tensor | None, lengths: tuple[int, int], block: tuple[int, int]) -> Geometry:
@@ -116,12 +119,4 @@ def _merged(column: Tensor, shown: Tensor, is_full: Tensor) -> tuple[Tensor, Ten
         opens[:, 1:] &= ~(near & shown[:, :-1] & (is_full[:, 1:] == is_full[:, :-1]))
     row_ptr = torch.zeros(rows + 1, dtype=torch.int32, device=column.device)
     row_ptr[1:] = opens.sum(1).cumsum(0)
-    number = opens.flatten().cumsum(0) - 1
-    runs = torch.zeros(rows * room + 1, 2, dtype=torch.int32, device=column.device)
-    place = torch.where(shown.flatten(), number, rows * room)
-    value = column.flatten()
-    runs[:, 0].scatter_reduce_(0, place, value.to(torch.int32), "amin", include_self=False)
-    runs[:, 1].scatter_reduce_(
-        0, place, (value * 2 + 2 + is_full.flatten()).to(torch.int32), "amax", include_self=False
-    )
-    return row_ptr, runs[: rows * room]
+    return row_ptr, merged(column.flatten(), opens.flatten(), shown.flatten(), is_full.flatten())

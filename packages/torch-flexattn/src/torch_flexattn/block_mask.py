@@ -16,6 +16,7 @@ from .errors import InputError
 from .mods import MaskLike, MaskMod
 from .program import parse
 from .runs import columns_of, lengths_of, row_cost, rows_of, transpose, used
+from .runs_in_room import transpose_within
 
 FORMAT = 1
 """Version of saved masks."""
@@ -37,6 +38,7 @@ class BlockMask:
         block: queries and keys of a block, multiples of 16.
         mod: what is visible in partial blocks; ``None``: there are none.
         listed: whether blocks may be missing that ``mod`` alone would show (they came from a list).
+        room: blocks that a list has room for; the device knows how many there are. ``None``: all ``runs`` are used.
 
     Example:
         >>> from torch_flexattn import create_block_mask
@@ -54,6 +56,7 @@ class BlockMask:
     block: tuple[int, int]
     mod: MaskMod | None = None
     listed: bool = False
+    room: int | None = None
     _columns: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list, repr=False)
 
     @property
@@ -118,6 +121,9 @@ class BlockMask:
     def transpose_runs(self) -> tuple[Tensor, Tensor]:
         """The same blocks by columns, for the backward pass; made at the first call and kept.
 
+        Of a mask from a list of blocks, made without waiting for the device: there are as many runs as ``room``, and
+        ``col_ptr`` says which are used.
+
         Returns:
             ``col_ptr`` int32 ``[batches · heads · columns + 1]`` and runs int32 ``[m, 2]``, of rows.
         """
@@ -125,7 +131,10 @@ class BlockMask:
             geometry = self.geometry
             sizes = geometry.planes, geometry.rows, geometry.columns
             with torch.inference_mode(False):
-                self._columns.append(transpose(self.row_ptr, self.runs, *sizes))
+                if self.room is None:
+                    self._columns.append(transpose(self.row_ptr, self.runs, *sizes))
+                else:
+                    self._columns.append(transpose_within(self.room, self.row_ptr, self.runs, *sizes))
         return self._columns[0]
 
     def memory_bytes(self) -> int:
@@ -191,7 +200,8 @@ class BlockMask:
     def to(self, device: torch.device | str) -> BlockMask:
         """On another device, with what it captures."""
         mod = None if self.mod is None else self.mod.to(device)
-        return BlockMask(self.row_ptr.to(device), self.runs.to(device), self.shape, self.block, mod, self.listed)
+        moved = self.row_ptr.to(device), self.runs.to(device)
+        return BlockMask(*moved, self.shape, self.block, mod, self.listed, self.room)
 
     @classmethod
     def from_block_indices(

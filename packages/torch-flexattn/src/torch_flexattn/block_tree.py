@@ -23,9 +23,9 @@ def register(kind: type) -> None:
 
     def unflatten(leaves: Iterable[Any], context: tuple[Any, ...]) -> Any:
         row_ptr, runs, *captures = leaves
-        shape, block, listed, fixed = context
+        shape, block, listed, room, fixed = context
         mod = None if fixed is None else MaskMod(fixed[0], tuple(captures), fixed[1])
-        return kind(row_ptr, runs, shape, block, mod, listed)
+        return kind(row_ptr, runs, shape, block, mod, listed, room)
 
     pytree.register_pytree_node(
         kind,
@@ -41,14 +41,14 @@ def _flatten(mask: Any) -> tuple[list[Any], tuple[Any, ...]]:
     mod = mask.mod
     leaves = [mask.row_ptr, mask.runs, *(() if mod is None else mod.captures)]
     fixed = None if mod is None else (mod.program, mod.scalars)
-    return leaves, (mask.shape, mask.block, mask.listed, fixed)
+    return leaves, (mask.shape, mask.block, mask.listed, mask.room, fixed)
 
 
 def _dumped(context: tuple[Any, ...]) -> list[Any]:
-    shape, block, listed, fixed = context
-    return [list(shape), list(block), listed, None if fixed is None else [fixed[0].text, list(fixed[1])]]
+    shape, block, listed, room, fixed = context
+    return [list(shape), list(block), listed, room, None if fixed is None else [fixed[0].text, list(fixed[1])]]
 
 
 def _loaded(dumped: list[Any]) -> tuple[Any, ...]:
-    shape, block, listed, fixed = dumped
-    return tuple(shape), tuple(block), listed, None if fixed is None else (parse(fixed[0]), tuple(fixed[1]))
+    shape, block, listed, room, fixed = dumped
+    return tuple(shape), tuple(block), listed, room, None if fixed is None else (parse(fixed[0]), tuple(fixed[1]))

@@ -116,7 +116,9 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
     given = call.q_offset if isinstance(call.q_offset, Tensor) else None
     offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64)
     seed = call.seed if isinstance(call.seed, Tensor) else torch.tensor([call.seed], dtype=torch.float64)
-    layout = () if blocks is None else (*blocks.shape, *blocks.block, int(blocks.listed))
+    layout: tuple[int, ...] = ()
+    if blocks is not None:
+        layout = (*blocks.shape, *blocks.block, int(blocks.listed), -1 if blocks.room is None else blocks.room)
     return Packed(
         runs=[] if blocks is None else [blocks.row_ptr, blocks.runs],
         captures=[*(call.captures if captures is None else captures), *(() if mod is None else mod.captures)],
@@ -168,8 +170,9 @@ def unpack(
     where = int(offset) if q_offset is None else q_offset
     blocks = None
     if layout:
-        batches, heads, rows, keys, height, width, listed = layout
-        blocks = BlockMask(runs[0], runs[1], (batches, heads, rows, keys), (height, width), of_mask, bool(listed))
+        batches, heads, rows, keys, height, width, listed, room = layout
+        shape, known = (batches, heads, rows, keys), None if room < 0 else room
+        blocks = BlockMask(runs[0], runs[1], shape, (height, width), of_mask, bool(listed), known)
     elif of_mask is not None:
         batches, heads, rows, _ = q.shape
         blocks = block_mask_of(of_mask, (batches, heads, rows, k.shape[2]), BLOCK, q.device, where, check)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .evaluate import evaluator
+from .masks import from_dense
 from .mods import MaskLike, Mod, ScoreLike, ScoreMod, mask_mod, score_mod
 from .widen import widened
 
@@ -81,6 +82,47 @@ def attention(
         p = p * dropout_mask
     out = _products(p.unsqueeze(-2), v.mT.unsqueeze(-3), seen[..., :-1].unsqueeze(-2))
     return out, lse, largest
+
+
+def selected_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_indices: Tensor,
+    block_counts: Tensor | int | None = None,
+    *,
+    block_size: int = 64,
+    scale: float | None = None,
+    causal: bool = True,
+    q_offset: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Attention of each query to the keys of blocks of its own.
+
+    Args:
+        q: ``[B, Hq, L, E]``.
+        k: ``[B, Hkv, S, E]`` or ``[1, Hkv, S, E]``; ``Hkv`` divides ``Hq``.
+        v: ``[B, Hkv, S, Ev]`` or ``[1, Hkv, S, Ev]``.
+        block_indices: integers ``[B, Hkv, L, n]``: blocks that a query sees; outside the blocks that there are: none.
+        block_counts: integers ``[B, Hkv, L]``, or one: how many of the ``n`` count.
+        block_size: keys of a block.
+        scale: of the products; default ``1/√E``.
+        causal: a query sees no key behind it.
+        q_offset: what is added to the number of a query.
+
+    Returns:
+        In float64 ``out`` ``[B, Hq, L, Ev]`` and ``lse`` ``[B, Hq, L]``.
+    """
+    seen = torch.zeros(*block_indices.shape[:3], k.shape[2], dtype=torch.bool, device=q.device)
+    query, key = (torch.arange(n, device=q.device) for n in seen.shape[2:])
+    for n in range(block_indices.shape[3]):
+        counts = torch.ones_like(block_indices[..., n], dtype=torch.bool)
+        if block_counts is not None:
+            counts = n < torch.as_tensor(block_counts, device=q.device).expand_as(counts)
+        seen |= (key // block_size == block_indices[..., n, None]) & counts.unsqueeze(-1)
+    if causal:
+        seen &= key <= query.unsqueeze(1) + q_offset
+    seen = seen.repeat_interleave(q.shape[1] // max(k.shape[1], 1), 1)
+    return attention(q, k, v, mask_mod=from_dense(seen) if seen.numel() else None, scale=scale)[:2]
 
 
 def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,14 @@
 
 from .attention import AuxOutput, AuxRequest, flex_attention
 from .merge import merge_attention
+from .selected import selected_attention
 from .varlen import flex_attention_varlen
 
-__all__ = ["AuxOutput", "AuxRequest", "flex_attention", "flex_attention_varlen", "merge_attention"]
+__all__ = [
+    "AuxOutput",
+    "AuxRequest",
+    "flex_attention",
+    "flex_attention_varlen",
+    "merge_attention",
+    "selected_attention",
+]

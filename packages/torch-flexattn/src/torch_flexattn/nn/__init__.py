@@ -5,6 +5,7 @@ from .grouped_query import GroupedQueryAttention
 from .kv_cache import KVCache
 from .latent import MultiheadLatentAttention
 from .multihead import FlexMultiheadAttention
+from .native_sparse import NativeSparseAttention
 from .neighborhood import NeighborhoodAttention1d, NeighborhoodAttention2d, NeighborhoodAttention3d
 from .relative_bias import T5RelativeBias
 from .rotary import RopeScaling
@@ -15,6 +16,7 @@ __all__ = [
     "GroupedQueryAttention",
     "KVCache",
     "MultiheadLatentAttention",
+    "NativeSparseAttention",
     "NeighborhoodAttention1d",
     "NeighborhoodAttention2d",
     "NeighborhoodAttention3d",

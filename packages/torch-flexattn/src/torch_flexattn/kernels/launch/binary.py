@@ -44,7 +44,9 @@ class Binary:
     boxes: tuple[tuple[tuple[int, ...], int], ...]
 
 
-def binary(kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], warps: int, arch: int) -> Binary:
+def binary(
+    kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], warps: int, stages: int, arch: int
+) -> Binary:
     """The kernel for arguments of some kinds.
 
     Args:
@@ -52,14 +54,15 @@ def binary(kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], war
         kinds: of the arguments (see ``signature``).
         constants: further arguments, which are part of the kernel.
         warps: of a program, but for those that the source adds.
+        stages: of pipelines that the compiler makes where the source does not say.
         arch: compute capability, 90 for 9.0.
     """
-    told = [FORMAT, compiler_version(), kernel.digest, arch, warps, *kinds, *sorted(constants.items())]
+    told = [FORMAT, compiler_version(), kernel.digest, arch, warps, stages, *kinds, *sorted(constants.items())]
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:24]
     path = cache_dir() / f"kernel_{digest}.cubin"
     found = _read(path)
     if found is None:
-        found = compiled(kernel, kinds, constants, warps, arch)
+        found = compiled(kernel, kinds, constants, warps, stages, arch)
         _write(path, found)
     COUNTS.kernels_loaded += 1
     return found
@@ -76,7 +79,9 @@ def compiler_version() -> str:
         return str(triton.__version__)
 
 
-def compiled(kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], warps: int, arch: int) -> Binary:
+def compiled(
+    kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], warps: int, stages: int, arch: int
+) -> Binary:
     """See :func:`binary`; made anew."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -98,7 +103,9 @@ def compiled(kernel: Kernel, kinds: Sequence[Kind], constants: dict[str, Any], w
 
         maker = GluonASTSource
     source = maker(fn=function, signature=order, constexprs=fixed, attrs=hints)
-    built = compile_source(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
+    built = compile_source(
+        source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps, "num_stages": stages}
+    )
     about = built.metadata
     if about.global_scratch_size or about.profile_scratch_size:
         raise NotImplementedError(f"{kernel.name} asks for scratch memory, which no kernel of this package should")

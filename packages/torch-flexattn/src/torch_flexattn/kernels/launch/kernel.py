@@ -13,7 +13,7 @@ from typing import Any
 
 from .files import load
 
-OWN_MODULES = re.compile(r"^from (torch_flexattn[\w.]*) import", re.MULTILINE)
+OWN_MODULES = re.compile(r"^from (torch_flexattn[\w.]*|\.\w[\w.]*) import", re.MULTILINE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Kernel:
     @functools.cached_property
     def digest(self) -> str:
         """Of all source that it is made of: its own, and that of this package's modules which it imports."""
-        told = [self.name, self.language, *_with_imported(self.source)]
+        told = [self.name, self.language, *_with_imported(self.source, self.module.rpartition(".")[0])]
         return hashlib.sha256("\0".join(told).encode()).hexdigest()
 
     @functools.cached_property
@@ -64,16 +64,21 @@ class Kernel:
         return getattr(module, self.name)
 
 
-def _with_imported(text: str) -> list[str]:
+def _with_imported(text: str, package: str) -> list[str]:
     """A source, and those of what it imports, in the order of their names."""
     found: dict[str, str] = {}
-    waiting = OWN_MODULES.findall(text)
+    waiting = _imported(text, package)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found[name] = source_of(name)
-            waiting += OWN_MODULES.findall(found[name])
+            waiting += _imported(found[name], name.rpartition(".")[0])
     return [text, *(found[name] for name in sorted(found))]
+
+
+def _imported(text: str, package: str) -> list[str]:
+    """Modules of this package that a source imports from."""
+    return [importlib.util.resolve_name(name, package) for name in OWN_MODULES.findall(text)]
 
 
 @functools.lru_cache(maxsize=256)

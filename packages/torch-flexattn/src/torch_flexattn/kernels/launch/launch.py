@@ -37,7 +37,13 @@ def interpreted() -> bool:
 
 
 def launch(
-    kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any], *, warps: int = 4, **constants: Any
+    kernel: Kernel,
+    grid: tuple[int, int],
+    arguments: Sequence[Any],
+    *,
+    warps: int = 4,
+    stages: int = 3,
+    **constants: Any,
 ) -> Prepared | None:
     """Run a kernel on the current device and stream.
 
@@ -46,6 +52,7 @@ def launch(
         grid: programs, along two axes; none: nothing is done.
         arguments: tensors, :class:`Tile`, numbers and None, in the order of the source.
         warps: of a program.
+        stages: of pipelines that the compiler makes where the source does not say.
         constants: arguments that are part of the kernel.
 
     Returns:
@@ -59,17 +66,17 @@ def launch(
         return None
     if interpreted() or torch.version.hip is not None:
         given = [a.detach() if isinstance(a, Tensor) else a for a in arguments]
-        _interpreted(kernel)[grid](*given, **constants, num_warps=warps)
+        _interpreted(kernel)[grid](*given, **constants, num_warps=warps, num_stages=stages)
         return None
     device = torch.cuda.current_device()
-    key = (kernel, grid, device, warps, *constants.values(), *map(_identity, arguments))
+    key = (kernel, grid, device, warps, stages, *constants.values(), *map(_identity, arguments))
     with _lock:
         found = _prepared.get(key)
         if found is not None:
             _prepared.move_to_end(key)
     if found is None:
         kinds = kinds_of(kernel.names, arguments, kernel.unspecialised)
-        made, function = _loaded(kernel, kinds, constants, warps, device)
+        made, function = _loaded(kernel, kinds, constants, (warps, stages), device)
         found = Prepared(made, function, grid, kinds, arguments, device)
         with _lock:
             _prepared[key] = found
@@ -105,13 +112,13 @@ def _interpreted(kernel: Kernel) -> Any:
 
 
 def _loaded(
-    kernel: Kernel, kinds: tuple[Kind, ...], constants: dict[str, Any], warps: int, device: int
+    kernel: Kernel, kinds: tuple[Kind, ...], constants: dict[str, Any], shape: tuple[int, int], device: int
 ) -> tuple[Binary, Any]:
     """The compiled kernel, and as the device has it."""
-    key = kernel, kinds, tuple(constants.items()), warps, device
+    key = kernel, kinds, tuple(constants.items()), shape, device
     found = _functions.get(key)
     if found is None:
-        made = binary(kernel, kinds, constants, warps, _architecture(device))
+        made = binary(kernel, kinds, constants, *shape, _architecture(device))
         if made.shared > most_shared(device):
             raise DoesNotFit(
                 f"{made.name} needs {made.shared} bytes of shared memory, and the device has {most_shared(device)}"
