@@ -1,9 +1,10 @@
 """Every way to run this project, one nox session each: `nox --list` is the menu.
 
 All sessions but `isolated` and `interop` share one virtual environment, `.nox/house`, because torch is large: torch
-goes in first, then every package of `packages/torch-*` (editable, with its `all` extra) and the tools of the session,
-always under `constraints.txt`, so that no second torch is pulled in. Where nox itself runs beside a torch, the house
-uses that one and leaves it alone. pip runs again only when a stamp shows that something it reads has changed.
+goes in first, then every package of `packages/torch-*` (editable, with its `all` extra), for the tests every folder of
+`integrations` with the framework that it joins to, and the tools of the session, always under `constraints.txt`, so
+that no second torch is pulled in. Where nox itself runs beside a torch, the house uses that one and leaves it alone.
+pip runs again only when a stamp shows that something it reads has changed.
 
 Adding a package needs no edit here.
 """
@@ -34,13 +35,14 @@ BIN = HOUSE / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 CONSTRAINTS = ROOT / "constraints.txt"
 PACKAGES = sorted(p.parent.name for p in ROOT.glob("packages/torch-*/pyproject.toml"))
+INTEGRATIONS = sorted(p.parent.name for p in ROOT.glob("integrations/*/pyproject.toml"))
 OLDEST_TORCH = Version("2.11")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of a test process; the processes already fill the machine
 
 TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "pytest-cov", "hypothesis", "rich", "nox")
 TOOLS = {
     "demo": ("rich",),
-    "tests": TEST_TOOLS,
+    "tests": (*TEST_TOOLS, "attn-gym"),
     "interop": (*TEST_TOOLS, "setuptools", "wheel"),
     "lint": ("ruff", "import-linter"),
     "types": ("basedpyright",),
@@ -180,7 +182,9 @@ def house(session: nox.Session, group: str) -> None:
         constraints_file.write_text(constraints)
 
     editable = [f"packages/{name}[all]" for name in PACKAGES]
-    projects = [(ROOT / "packages" / name / "pyproject.toml").read_text() for name in PACKAGES]
+    if group == "tests":
+        editable += [f"integrations/{name}" for name in INTEGRATIONS]
+    projects = [(ROOT / path.partition("[")[0] / "pyproject.toml").read_text() for path in editable]
     wanted = stamp(constraints, projects, [*editable, *TOOLS[group]])
     stamp_file = HOUSE / "stamps" / group
     if stamp_file.exists() and stamp_file.read_text() == wanted:
@@ -189,7 +193,7 @@ def house(session: nox.Session, group: str) -> None:
         session.log("installing torch (once)")
         index = os.environ.get("TORCH_INDEX_URL")
         pip(session, "torch", "-c", constraints_file, *(["--index-url", index] if index else []))
-    session.log(f"installing {len(PACKAGES)} package(s) and the tools of '{group}' (again only when they change)")
+    session.log(f"installing {len(editable)} package(s) and the tools of '{group}' (again only when they change)")
     flags = [part for path in editable for part in ("-e", path)]
     pip(session, *flags, *TOOLS[group], "-c", constraints_file)
     stamp_file.parent.mkdir(exist_ok=True)
@@ -323,14 +327,15 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Wheels and source archives of all packages (or of those named), checked by twine, into dist/."""
+    """Wheels and source archives of packages and integrations (or of packages named), checked by twine, into dist/."""
     house(session, "build")
     chosen, _ = choose(session.posargs, PACKAGES)
-    for package in chosen or PACKAGES:
-        run(session, "-m", "build", "--no-isolation", "--outdir", "dist", f"packages/{package}")
-        version = tomllib.loads((ROOT / "packages" / package / "pyproject.toml").read_text())["project"]["version"]
-        (wheel,) = ROOT.glob(f"dist/{import_name(package)}-{version}-*.whl")
-        if lost := left_out(wheel, ROOT / "packages" / package / "src"):
+    folders = [f"packages/{name}" for name in chosen or PACKAGES]
+    for folder in folders + ([] if chosen else [f"integrations/{name}" for name in INTEGRATIONS]):
+        run(session, "-m", "build", "--no-isolation", "--outdir", "dist", folder)
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        (wheel,) = ROOT.glob(f"dist/{import_name(project['name'])}-{project['version']}-*-none-any.whl")
+        if lost := left_out(wheel, ROOT / folder / "src"):
             session.error(f"{wheel.name} lacks {', '.join(lost)}")
     run(session, "-m", "twine", "check", "--strict", *sorted(ROOT.glob("dist/torch_*")))
 

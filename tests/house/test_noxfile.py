@@ -3,6 +3,7 @@
 import importlib.metadata
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -19,6 +20,19 @@ def test_every_folder_of_packages_is_found():
     with_a_project = sorted(p.name for p in (ROOT / "packages").iterdir() if (p / "pyproject.toml").exists())
     assert with_a_project == noxfile.PACKAGES
     assert "torch-tcgnn" in with_a_project
+
+
+def test_every_integration_is_found_and_builds_a_package_of_its_own():
+    with_a_project = sorted(p.name for p in (ROOT / "integrations").iterdir() if (p / "pyproject.toml").exists())
+    assert with_a_project == noxfile.INTEGRATIONS
+    for folder in noxfile.INTEGRATIONS:
+        project = tomllib.loads((ROOT / "integrations" / folder / "pyproject.toml").read_text())["project"]
+        source = ROOT / "integrations" / folder / "src" / noxfile.import_name(project["name"])
+        assert (source / "__init__.py").exists()
+        assert (source / "py.typed").exists()
+        line = f"integrations/{folder}/src"
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+        assert line in settings["pythonpath"], f'pyproject.toml, pythonpath: add the line "{line}",'
 
 
 def test_names_of_packages_are_taken_out_of_the_arguments():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import flex_attention as theirs
 from torch_flexattn import KindError, UnsupportedModError, mask_mod, masks, score_mod, trace
 from torch_flexattn.closure import read
 
@@ -328,6 +329,18 @@ def test_masks_used_inside_functions() -> None:
     assert window_of(mask) == 3
     near = masks.sliding_window(3)
     assert window_of(mask) == 4
+
+
+@pytest.mark.parametrize("combine", [theirs.and_masks, theirs.or_masks])
+def test_masks_that_pytorch_combined(combine, recordings: list[object]) -> None:
+    table = torch.tensor([True, False, True, True, False, True])
+    pairs = [(in_cell(2), in_default(4)), (in_cell(3), in_default(5)), (in_cell(2), lambda b, h, q, kv: table[kv])]
+    pairs.append((in_cell(2), masks.causal()))
+    for pair in pairs:
+        both = combine(*pair)
+        found = mask_mod(both)(ZERO, ZERO, INDEX[:, None], INDEX)
+        torch.testing.assert_close(found, both(ZERO, ZERO, INDEX[:, None], INDEX).expand(6, 6))
+    assert len(recordings) == 4  # causal itself, and three kinds: other numbers are no other program
 
 
 def test_sizes_that_are_read_are_part_of_the_program() -> None:

@@ -22,7 +22,7 @@ from .program import Program
 MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
 FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
-"""Modules whose functions are what they are: what those read is not looked at."""
+"""Modules whose functions are what they are; only what their cells hold is looked at, as of PyTorch's ``and_masks``."""
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
 
 
@@ -139,7 +139,7 @@ class _Walk:
 
     def _function(self, function: types.FunctionType, visit: Callable[[Any, frozenset[str]], None]) -> None:
         self.identity.append(function.__code__)
-        if _root(function) in FOREIGN:
+        if _is_closed(function):
             return
         names = _names(function.__code__)
         for part in _parts(function):
@@ -194,6 +194,11 @@ def _root(value: Any) -> str:
     return name.partition(".")[0] if isinstance(name, str) else ""
 
 
+def _is_closed(function: types.FunctionType) -> bool:
+    """Whether a function is one of a library's own, that holds nothing of the user's."""
+    return _root(function) in FOREIGN and not function.__closure__
+
+
 def _parts(function: types.FunctionType) -> Iterator[Any]:
     """Contents of cells and defaults, in a fixed order."""
     yield from (_content(cell) for cell in function.__closure__ or ())
@@ -220,6 +225,8 @@ def _names_of(function: Any) -> frozenset[str]:
 
 
 def _global_names(function: types.FunctionType) -> list[str]:
+    if _root(function) in FOREIGN:
+        return []
     scope = function.__globals__
     found = [n for n in _names(function.__code__) if n in scope]
     return sorted(n for n in found if _root_of_global(scope[n]) not in FOREIGN)
@@ -279,7 +286,7 @@ class _Rebuilding:
         return value
 
     def _function(self, old: types.FunctionType) -> types.FunctionType:
-        if _root(old) in FOREIGN:
+        if _is_closed(old):
             return old
         cells = [types.CellType() for _ in old.__closure__ or ()]
         new = types.FunctionType(old.__code__, dict(old.__globals__), old.__name__, None, tuple(cells) or None)
