@@ -21,7 +21,7 @@ def tensors(*shape: int) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("length", "width"), [(256, 64), (8, 64), (256, 40), (256, 20)])
 def test_calls_made_again_see_their_own_tensors(length: int, width: int) -> None:
-    mask, score = masks.causal(), scores.alibi(4)
+    mask, score = masks.causal(), scores.alibi(scores.alibi_slopes(4).cuda())
     calls = [tensors(2, 4, length, width) for _ in range(4)]
     calls[2] = [t.flip(0) for t in calls[2]]
     calls[3][1] = calls[3][0]

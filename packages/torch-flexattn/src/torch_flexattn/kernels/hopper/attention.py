@@ -30,6 +30,8 @@ from .descriptors import describable, strides_of
 WIDEST = 256
 NARROW = 128
 """Features up to which a program owns 128 keys in the backward pass."""
+REGISTERS_OF_THREE = 208
+"""Of a thread that multiplies, where a third group of warps makes gradients of queries."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ def backward_tiles(width: int, scattering: bool = False) -> BackwardTiles:
     if width <= NARROW:
         return BackwardTiles(64, 128, (2, 2))
     if width <= 192:
-        return BackwardTiles(64, 64, (2, 2))
-    return BackwardTiles(64, 64, (1, 1) if scattering else (2, 1))
+        return BackwardTiles(64, 64, (2, 2), REGISTERS_OF_THREE)
+    return BackwardTiles(64, 64, (1, 1) if scattering else (2, 1), REGISTERS_OF_THREE)
 
 
 def serves_backward(

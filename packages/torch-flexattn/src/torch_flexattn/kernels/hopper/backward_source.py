@@ -17,6 +17,7 @@ from ..triton.printer import Printed
 from .backward_tile import (
     GROUPS,
     HEADER,
+    HERE,
     KEYS,
     RINGS,
     Backward,
@@ -152,7 +153,7 @@ def source(kernel: Backward) -> str:
     offset_argument = "q_offsets," if kernel.offsets else "q_offset,"
     kv = [o for o in operands if o[0] in ("k", "v")]
     kv_fetches = [f"mbarrier.expect(kv_ready, {bytes_of(kv)})"]
-    kv_fetches += [copy_of(o, "bk, hk, col0", "kv_ready", f"{o[0]}_smem{o[1]}") for o in kv]
+    kv_fetches += [copy_of(o, "bk, hk, col0", "kv_ready", f"{o[0]}_smem{o[1]}.index(0)") for o in kv]
     fetches: list[str] = []
     for name in ("q", "do"):
         fetches += fetch_of(name, operands)
@@ -177,7 +178,7 @@ def source(kernel: Backward) -> str:
     rows_of = {"q": kernel.rows, "do": kernel.rows, "k": COLUMNS, "v": COLUMNS}
     allocate = []
     for name, n, c in operands:
-        shape = f"{RINGS.get(name, '')}1, 1, {rows_of[name]}, {c.size}"
+        shape = f"{RINGS.get(name, '1, ')}1, 1, {rows_of[name]}, {c.size}"
         desc = f"{name}_desc{n}"
         allocate.append(f"{name}_smem{n} = gl.allocate_shared_memory({desc}.dtype, [{shape}], {desc}.layout)")
     sizes = sizes_of(parts)
@@ -236,7 +237,7 @@ def _product(kernel: Backward, group: int, target: str) -> list[str]:
     before = "gl.zeros([BLOCK_N, BLOCK_M], gl.float32, SCORES)"
     for n, chunk in enumerate(of):
         columns = f"{right}_smem{n}.index({slot}).reshape([BLOCK_M, {chunk.size}]).permute((1, 0))"
-        rows = f"{left}_smem{n}.reshape([{COLUMNS}, {chunk.size}]).slice({group * KEYS}, {KEYS}, 0)"
+        rows = f"{left}_smem{n}.index(here).reshape([{COLUMNS}, {chunk.size}]).slice({group * KEYS}, {KEYS}, 0)"
         lines.append(f"{target} = warpgroup_mma({rows}, {columns}, {before}, use_acc={n > 0}, is_async=True)")
         before = target
     return lines
@@ -246,7 +247,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
     """One block of queries: ``n`` is its first."""
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
     early = score is None  # a modification needs the registers
-    lines = [*numbers(kernel), *_product(kernel, group, "qk")]
+    lines = [HERE, *numbers(kernel), *_product(kernel, group, "qk")]
     if early:
         lines += _product(kernel, group, "dp")
     lines += [
@@ -288,7 +289,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
         "mbarrier.wait(ds_ready.index(turn & 1), turn >> 1 & 1)",
     ]
     for n, part in enumerate(parts):
-        keys = f"k_smem{part.chunk}.reshape([{COLUMNS}, {wide[part.chunk].size}])"
+        keys = f"k_smem{part.chunk}.index(here).reshape([{COLUMNS}, {wide[part.chunk].size}])"
         if part.size < wide[part.chunk].size:
             keys += f".slice({part.start}, {part.size}, 1)"
         rows = "shared" if kernel.rows == 64 else f"shared.slice({part.row}, 64, 1)"

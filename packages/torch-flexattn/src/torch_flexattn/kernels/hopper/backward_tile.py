@@ -15,6 +15,8 @@ GROUPS = 2
 """Groups of warps that multiply."""
 KEYS = 64
 """Of a tile of scores."""
+HERE = "here = n >> 31"
+"""0, which the compiler cannot know: it keeps no addresses of keys in registers from tile to tile."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 The sums of 128 keys do not fit into registers, so a program owns 64 keys. Two groups of warps share them: each computes
 the scores of half the queries of a tile; weights and gradients of scores meet in shared memory; then each group
-multiplies all of them with its part of the features. See ``backward_source`` for the rest, which is the same.
+multiplies all of them with its part of the features. A third group makes the gradients of queries, while the two go on
+to the next tile. See ``backward_source`` for the rest, which is the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ..triton.printer import Printed
 from .backward_tile import (
     GROUPS,
     HEADER,
+    HERE,
     KEYS,
     RINGS,
     Backward,
@@ -40,11 +42,15 @@ SHARE = ROWS // GROUPS
 """Of a group."""
 PIECE = 64
 """Features that are added to ``dq`` at once."""
+STAGED = 2
+"""Places in shared memory for them."""
+REGISTERS = 72
+"""Of a thread that makes gradients of queries."""
 
 MULTIPLY = """
 @gluon.jit
 def multiply{group}(
-    {smems}, {dq_args} p_smem, ds_smem, kv_ready, q_ready, q_free, do_ready, do_free, ds_ready, lse_ptr, delta_ptr,
+    {smems}, p_smem, ds_smem, kv_ready, q_ready, q_free, do_ready, do_free, ds_ready, ds_free, lse_ptr, delta_ptr,
     dk_ptr, dv_ptr, col_ptr, runs, mask_sb, mask_sh, b, hk, col0, heads, group, q_len, kv_len, scale, {offset_argument}
     {places}
     MASK_M: gl.constexpr, MASK_N: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
@@ -78,8 +84,31 @@ def multiply{group}(
             for n in range(begin, stop, TILE_M):
 {tile}
                 turn += 1
-    tma.store_wait(0)
 {stores}
+
+"""
+
+QUERIES = """
+@gluon.jit
+def sum_queries(
+    {keys_smems}, dq_desc, dq_smem, ds_smem, kv_ready, ds_ready, ds_free, col_ptr, runs, mask_sb, mask_sh, b, hk, col0,
+    group, q_len, MASK_M: gl.constexpr, MASK_N: gl.constexpr,
+):
+    TILE_M: gl.constexpr = {rows}
+    PRODUCT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {piece}, 16])
+    mbarrier.wait(kv_ready, 0)
+    turn = 0
+    for member in range(group):
+        h = hk * group + member
+        mask_col = b * mask_sb + h * mask_sh + col0 // MASK_N
+        for run in range(gl.load(col_ptr + mask_col), gl.load(col_ptr + mask_col + 1)):
+            begin = gl.load(runs + run * 2) * MASK_M
+            stop = gl.minimum((gl.load(runs + run * 2 + 1) >> 1) * MASK_M, q_len)
+            for n in range(begin, stop, TILE_M):
+                mbarrier.wait(ds_ready.index(turn & 1), turn >> 1 & 1)
+{pieces}
+                turn += 1
+    tma.store_wait(0)
 
 """
 
@@ -102,7 +131,9 @@ def backward(
     p_smem = gl.allocate_shared_memory(q_desc0.dtype, [2, {keys}, {rows}], SHARED)
     ds_smem = gl.allocate_shared_memory(q_desc0.dtype, [2, {keys}, {rows}], SHARED)
     kv_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    dq_smem = gl.allocate_shared_memory(gl.float32, [{staged}, 1, 1, {rows}, {piece}], dq_desc.layout)
     ds_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    ds_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_ready = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], mbarrier.MBarrierLayout())
     q_free = gl.allocate_shared_memory(gl.int64, [Q_STAGES, 1], mbarrier.MBarrierLayout())
     do_ready = gl.allocate_shared_memory(gl.int64, [DO_STAGES, 1], mbarrier.MBarrierLayout())
@@ -110,6 +141,7 @@ def backward(
     mbarrier.init(kv_ready, count=1)
     for i in gl.static_range(2):
         mbarrier.init(ds_ready.index(i), count={groups})
+        mbarrier.init(ds_free.index(i), count=1)
     for i in gl.static_range(Q_STAGES):
         mbarrier.init(q_ready.index(i), count=1)
         mbarrier.init(q_free.index(i), count={groups})
@@ -121,6 +153,13 @@ def backward(
         [
 {multiplies}
             (
+                sum_queries,
+                (
+                    {keys_smems}, dq_desc, dq_smem, ds_smem, kv_ready, ds_ready, ds_free, col_ptr, runs, mask_sb,
+                    mask_sh, b, hk, col0, group, q_len, MASK_M, MASK_N,
+                ),
+            ),
+            (
                 fetch,
                 (
                     {descs}, {smems}, kv_ready, q_ready, q_free, do_ready, do_free, col_ptr, runs, mask_sb, mask_sh, b,
@@ -128,8 +167,8 @@ def backward(
                 ),
             ),
         ],
-        [4, 1],
-        [REGISTERS, 24],
+        [4, 4, 1],
+        [REGISTERS, {registers}, 24],
     )
 """
 
@@ -145,7 +184,7 @@ def source(kernel: Backward) -> str:
     offset_argument = "q_offsets," if kernel.offsets else "q_offset,"
     kv = [o for o in operands if o[0] in ("k", "v")]
     kv_fetches = [f"mbarrier.expect(kv_ready, {bytes_of(kv)})"]
-    kv_fetches += [copy_of(o, "bk, hk, col0", "kv_ready", f"{o[0]}_smem{o[1]}") for o in kv]
+    kv_fetches += [copy_of(o, "bk, hk, col0", "kv_ready", f"{o[0]}_smem{o[1]}.index(0)") for o in kv]
     fetches: list[str] = []
     for name in ("q", "do"):
         fetches += fetch_of(name, operands)
@@ -154,32 +193,32 @@ def source(kernel: Backward) -> str:
         fetches="\n".join(indent(fetches, 4)),
     )  # fmt: skip
     arguments = (
-        "p_smem, ds_smem, kv_ready, q_ready, q_free, do_ready, do_free, ds_ready, lse_ptr, delta_ptr, dk_ptr, dv_ptr, "
-        "col_ptr, runs, mask_sb, mask_sh, b, hk, col0, heads, group, q_len, kv_len, scale, "
+        "p_smem, ds_smem, kv_ready, q_ready, q_free, do_ready, do_free, ds_ready, ds_free, lse_ptr, delta_ptr, dk_ptr, "
+        "dv_ptr, col_ptr, runs, mask_sb, mask_sh, b, hk, col0, heads, group, q_len, kv_len, scale, "
         f"{offset_argument} {places} MASK_M, MASK_N, Q_STAGES, DO_STAGES, WHOLE_M, WHOLE_N, INSIDE"
     )
     for group in range(GROUPS):
         text += MULTIPLY.format(
-            group=group, dq_args="dq_desc, dq_smem,", smems=smems, offset_argument=offset_argument, places=places,
+            group=group, smems=smems, offset_argument=offset_argument, places=places,
             rows=ROWS, share=SHARE, keys=KEYS, setup="\n".join(indent(_setup(kernel, group), 1)),
             once="\n".join(indent(once(score, mask), 2)), tile="\n".join(indent(_tile(kernel, score, mask, group), 4)),
             stores="\n".join(indent(_stores(kernel, group), 1)),
         )  # fmt: skip
+    keys_smems = ", ".join(f"k_smem{n}" for n, _ in enumerate(chunks(kernel.width)))
+    text += QUERIES.format(
+        keys_smems=keys_smems, rows=ROWS, piece=PIECE, pieces="\n".join(indent(_of_queries(kernel), 4))
+    )
     allocate = []
     for name, n, c in operands:
-        ring = RINGS.get(name, "")
-        shape = f"{ring}1, 1, {ROWS if ring else KEYS}, {c.size}"
+        shape = f"{RINGS.get(name, '1, ')}1, 1, {ROWS if name in RINGS else KEYS}, {c.size}"
         desc = f"{name}_desc{n}"
         allocate.append(f"{name}_smem{n} = gl.allocate_shared_memory({desc}.dtype, [{shape}], {desc}.layout)")
-    for group in range(GROUPS):
-        allocate.append(
-            f"dq_smem_{group} = gl.allocate_shared_memory(gl.float32, [1, 1, {ROWS}, {PIECE}], dq_desc.layout)"
-        )
     return text + KERNEL.format(
         descs=descs, smems=smems, offset_argument=offset_argument, places=places, keys=KEYS, rows=ROWS, groups=GROUPS,
+        staged=STAGED, piece=PIECE, registers=REGISTERS, keys_smems=keys_smems,
         allocate="\n".join(indent(allocate, 1)),
         multiplies="\n".join(
-            f"            (multiply{n}, ({smems}, dq_desc, dq_smem_{n}, {arguments}))," for n in range(GROUPS)
+            f"            (multiply{n}, ({smems}, {arguments}))," for n in range(GROUPS)
         ),
     )  # fmt: skip
 
@@ -212,18 +251,7 @@ def _setup(kernel: Backward, group: int) -> list[str]:
             f"{layout}: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {part.size}, 16])",
             f"{name} = gl.zeros([BLOCK_N, {part.size}], gl.float32, {layout})",
         ]
-    for n, (_, size) in enumerate(_pieces(kernel, group)):
-        lines.append(f"DQ{n}: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {size}, 16])")
     return lines
-
-
-def _pieces(kernel: Backward, group: int) -> list[tuple[Part, int]]:
-    """Parts of ``dq`` of a group in pieces, each with its features."""
-    return [
-        (Part(part.chunk, part.start + start, min(PIECE, part.size)), min(PIECE, part.size))
-        for part in parts_of(kernel.width, group)
-        for start in range(0, part.size, PIECE)
-    ]
 
 
 def _product(kernel: Backward, group: int, target: str) -> list[str]:
@@ -232,8 +260,8 @@ def _product(kernel: Backward, group: int, target: str) -> list[str]:
     lines = [f"mbarrier.wait({right}_ready.index({slot}), {phase})"]
     before = "gl.zeros([BLOCK_N, BLOCK_M], gl.float32, SCORES)"
     for n, chunk in enumerate(of):
-        own = f"{right}_smem{n}.index({slot}).reshape([TILE_M, {chunk.size}]).slice({group * SHARE}, {SHARE}, 0)"
-        rows = f"{left}_smem{n}.reshape([{KEYS}, {chunk.size}])"
+        own = f"{right}_smem{n}.index({slot} + here).reshape([TILE_M, {chunk.size}]).slice({group * SHARE}, {SHARE}, 0)"
+        rows = f"{left}_smem{n}.index(here).reshape([{KEYS}, {chunk.size}])"
         lines.append(
             f"{target} = warpgroup_mma({rows}, {own}.permute((1, 0)), {before}, use_acc={n > 0}, is_async=True)"
         )
@@ -247,6 +275,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
     first = f"(n + {group * SHARE})"
     own = f".slice({group * SHARE}, {SHARE}, 1)"
     lines = [
+        HERE,
         *numbers(kernel, first),
         *_product(kernel, group, "qk"),
         *_product(kernel, group, "dp"),
@@ -266,6 +295,7 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
         assert kernel.score is not None
         lines += ["ds = slope * rest", *scatters(kernel.score, score, turned(SHARE))]
     lines += [
+        "mbarrier.wait(ds_free.index(turn & 1), turn >> 1 & 1 ^ 1)",
         f"ds_smem.index(turn & 1){own}.store(ds.to(TYPE))",
         "fence_async_shared()",
         "wait_for_group()",
@@ -278,38 +308,50 @@ def _tile(kernel: Backward, score: Printed | None, mask: Printed | None, group: 
     for right, left, of, tiles in (("do", "p_smem", of_v, values), ("q", "ds_smem", of_k, wide)):
         for name, part in of:
             size = tiles[part.chunk].size
-            rows = f"{right}_smem{part.chunk}.index({slot_of(right)[0]}).reshape([TILE_M, {size}])"
+            rows = f"{right}_smem{part.chunk}.index({slot_of(right)[0]} + here).reshape([TILE_M, {size}])"
             rows += _columns(part, size)
             lines.append(f"{name} = warpgroup_mma({left}.index(turn & 1), {rows}, {name}, is_async=True)")
-    pieces = _pieces(kernel, group)
-    lines += _dq(kernel, pieces, 0)
     for names, later, free in (
-        ([name for name, _ in of_v], len(of_k) + bool(pieces), "do"),
-        ([name for name, _ in of_k], int(bool(pieces)), "q"),
+        ([name for name, _ in of_v], len(of_k), "do"),
+        ([name for name, _ in of_k], 0, "q"),
     ):
         if names:
             lines.append(f"{', '.join(names)} = warpgroup_mma_wait({later}, deps=({', '.join(names)},))")
         lines.append(f"mbarrier.arrive({free}_free.index(turn % {free.upper()}_STAGES))")
-    for n, (part, size) in enumerate(pieces):
-        lines += [
-            f"dq{n} = warpgroup_mma_wait(0, deps=(dq{n},))",
-            "tma.store_wait(0)",
-            f"dq_smem.reshape([TILE_M, {PIECE}]){'' if size == PIECE else f'.slice(0, {size}, 1)'}.store(dq{n})",
-            "fence_async_shared()",
-            f"add_shared_to_global(dq_desc, [b, h, n, {wide[part.chunk].start + part.start}], dq_smem)",
-            *_dq(kernel, pieces, n + 1),
-        ]
     return lines
 
 
-def _dq(kernel: Backward, pieces: list[tuple[Part, int]], n: int) -> list[str]:
-    """Start the product of a piece of ``dq``, if there is one: one at a time, for want of registers."""
-    if n >= len(pieces):
-        return []
-    (part, size), chunk = pieces[n], chunks(kernel.width)[pieces[n][0].chunk].size
-    keys = f"k_smem{part.chunk}.reshape([{KEYS}, {chunk}])" + _columns(part, chunk)
-    rows, zeros = "ds_smem.index(turn & 1).permute((1, 0))", f"gl.zeros([TILE_M, {size}], gl.float32, DQ{n})"
-    return [f"dq{n} = warpgroup_mma({rows}, {keys}, {zeros}, use_acc=False, is_async=True)"]
+def _of_queries(kernel: Backward) -> list[str]:
+    """Gradients of the queries of a tile, piece by piece: while one is multiplied, those before are being added."""
+    pieces = [
+        (n, start, min(PIECE, chunk.size), chunk)
+        for n, chunk in enumerate(chunks(kernel.width))
+        for start in range(0, chunk.size, PIECE)
+    ]
+
+    def product(number: int) -> str:
+        n, start, size, chunk = pieces[number]
+        keys = f"k_smem{n}.index(here).reshape([{KEYS}, {chunk.size}]){_columns(Part(n, start, size), chunk.size)}"
+        zeros = f"gl.zeros([TILE_M, {size}], gl.float32, {layout(size)})"
+        rows = "ds_smem.index(turn & 1).permute((1, 0))"
+        return f"dq{number} = warpgroup_mma({rows}, {keys}, {zeros}, use_acc=False, is_async=True)"
+
+    def layout(size: int) -> str:
+        return "PRODUCT" if size == PIECE else f"gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {size}, 16])"
+
+    lines = [HERE]
+    for number, (_, start, size, chunk) in enumerate(pieces):
+        lines += [product(number), f"dq{number} = warpgroup_mma_wait(0, deps=(dq{number},))"]
+        if number + 1 == len(pieces):
+            lines.append("mbarrier.arrive(ds_free.index(turn & 1))")
+        place = f"dq_smem.index((turn * {len(pieces)} + {number}) % {STAGED})"
+        lines += [
+            f"tma.store_wait({STAGED - 1})",
+            f"{place}.reshape([TILE_M, {PIECE}]){'' if size == PIECE else f'.slice(0, {size}, 1)'}.store(dq{number})",
+            "fence_async_shared()",
+            f"add_shared_to_global(dq_desc, [b, h, n, {chunk.start + start}], {place})",
+        ]
+    return lines
 
 
 def _columns(part: Part, size: int) -> str:
