@@ -26,6 +26,7 @@ def bad_inputs() -> list[BadInputCase]:
     """One wrong call or more of everything public that raises."""
     return [
         *_attention(),
+        *_options(),
         *_packed(),
         *_parts(),
         *_block_masks(),
@@ -84,6 +85,23 @@ def _attention() -> list[BadInputCase]:
         case(ValueError, "backend", "'fast'", backend="fast"),
         case(ValueError, "return_aux", "return_lse", return_lse=True, return_aux=tfa.AuxRequest(lse=True)),
         case(IndexError, "score_mod", "kv=6", score_mod=beyond),
+        case(ValueError, "kernel option", "'BLOCKS'", kernel_options={"BLOCKS": 3}),
+        case(TypeError, "kernel_options", "list", kernel_options=[64]),
+    ]
+
+
+def _options() -> list[BadInputCase]:
+    def case(raises: type[Exception], name: str, value: Any) -> BadInputCase:
+        return wrong("KernelOptions", lambda: tfa.KernelOptions(**{name: value}), raises, name, repr(value))
+
+    return [
+        case(ValueError, "BLOCK_M", 100),
+        case(TypeError, "num_stages", 2.5),
+        case(TypeError, "PRESCALE_QK", "yes"),
+        case(ValueError, "precision", "fp4"),
+        case(ValueError, "autotune", "always"),
+        wrong("CallSpec", lambda: tfa.CallSpec((1, 2, 3), (1, 2, 3, 4)), ValueError, "query", "(1, 2, 3)"),
+        wrong("warmup", lambda: tfa.warmup([3]), TypeError, "specs", "int"),
     ]
 
 

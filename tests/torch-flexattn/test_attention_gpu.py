@@ -37,7 +37,8 @@ def compared(tolerance: float, inputs: list[Tensor], **options: object) -> None:
 def test_agrees_with_the_reference(length: int, dtype: torch.dtype) -> None:
     tolerance = 2e-5 if dtype == torch.float32 else 0.02
     compared(tolerance, features(length, dtype=dtype), mask_mod=masks.causal() & masks.sliding_window(90))
-    assert stats().kernel == "triton"
+    hopper = torch.cuda.get_device_capability()[0] == 9 and dtype != torch.float32
+    assert stats().kernel == ("hopper" if hopper else "triton")  # of the backward pass
 
 
 def test_strides_of_all_kinds() -> None:

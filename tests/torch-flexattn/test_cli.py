@@ -220,12 +220,14 @@ def test_cache_shows_and_clears_only_what_is_ours(capsys, monkeypatch, tmp_path)
     bytecode = folder / "__pycache__" / f"kernel_{'2' * 24}.cpython-312.pyc"
     bytecode.parent.mkdir(exist_ok=True)
     bytecode.write_text("defg")
+    tuned = folder / "tuned.json"
+    tuned.write_text("{}")
     others = [folder / "notes.txt", folder / "kernel_mine.py", folder / "deeper"]
     others[0].write_text("mine")
     others[1].write_text("mine")
     others[2].mkdir()
     assert main(["cache", "show"]) == 0
-    size = sum(p.stat().st_size for p in folder.rglob("kernel_*") if p != others[1])
+    size = sum(p.stat().st_size for p in [*folder.rglob("kernel_*"), tuned] if p != others[1])
     assert capsys.readouterr().out == f"{folder}: 2 kernels, {size:,} bytes\n"
     assert size >= len("one = 1\n") + len("two = 22\n") + len("abcdefg")
     assert main(["cache", "clear"]) == 0

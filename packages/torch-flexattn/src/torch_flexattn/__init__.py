@@ -25,8 +25,10 @@ from .functional import (
 )
 from .masks_of_calls import forget_masks
 from .mods import MaskMod, ScoreMod, compose_scores, mask_mod, score_mod
+from .options import KernelOptions
 from .paged import BatcherStats, BatchStep, CacheStats, Chunk, ContinuousBatcher, PagedKVCache
 from .stats import ObservedCall, Stats, listening, reset_stats, stats
+from .warmup import CallSpec, Warmed, warmup
 
 __version__ = "0.1.0"
 
@@ -37,11 +39,13 @@ __all__ = [
     "BatcherStats",
     "BlockMask",
     "CacheStats",
+    "CallSpec",
     "Chunk",
     "ContinuousBatcher",
     "DataFormatError",
     "FlexAttentionError",
     "InputError",
+    "KernelOptions",
     "KindError",
     "MaskMod",
     "ObservedCall",
@@ -52,6 +56,7 @@ __all__ = [
     "Stats",
     "UnsupportedError",
     "UnsupportedModError",
+    "Warmed",
     "attention_flops",
     "compose_scores",
     "create_block_mask",
@@ -73,4 +78,5 @@ __all__ = [
     "scores",
     "selected_attention",
     "stats",
+    "warmup",
 ]

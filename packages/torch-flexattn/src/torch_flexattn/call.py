@@ -21,6 +21,7 @@ from .kernels.choose import Backend
 from .kernels.launch.again import Again
 from .masks_of_calls import block_mask_of
 from .mods import MaskMod, ScoreMod
+from .options import KernelOptions
 from .program import Program, parse
 
 BETWEEN = "\n\n"
@@ -43,6 +44,7 @@ class Call:
         check: whether reading a captured tensor out of range at a visible position is an error.
         want_max: whether the largest score of each row is asked for.
         backend: which kernels (see ``kernels.choose``).
+        kernel_options: of those kernels; ``None``: none.
         again: of a call that is going to be made again, what kernels know of that.
     """
 
@@ -56,6 +58,7 @@ class Call:
     check: bool = True
     want_max: bool = False
     backend: Backend = "auto"
+    kernel_options: KernelOptions | None = None
     again: Again | None = None
 
     @property
@@ -86,7 +89,8 @@ class Packed(NamedTuple):
         numbers: float64 on the CPU: scalars of both programs, the query offset where it is a number, the seed.
         q_offset: where it is a tensor.
         kv_lens: as of the call.
-        program: both programs, and the shape of the block mask, if it is one, with blank lines between.
+        program: both programs, the shape of the block mask, if it is one, and the options of kernels, with blank lines
+            between.
         scale: as of the call.
         dropout_p: as of the call.
         check: as of the call.
@@ -130,6 +134,7 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
                 "" if score is None else score.program.text,
                 "" if mod is None else mod.program.text,
                 " ".join(map(str, layout)),
+                "" if call.kernel_options is None else call.kernel_options.text,
             ]
         ),
         scale=call.scale,
@@ -161,7 +166,7 @@ def unpack(
         k: the keys.
         runs: as in :class:`Packed`; so are the others.
     """
-    score, mask, layout = _programs(program)
+    score, mask, layout, kernel_options = _programs(program)
     *scalars, offset, seed = numbers.tolist()
     split = 0 if score is None else len(score.captures)
     first = 0 if score is None else len(score.scalars)
@@ -187,13 +192,19 @@ def unpack(
         check=check,
         want_max=want_max,
         backend=backend,
+        kernel_options=kernel_options,
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def _programs(text: str) -> tuple[Program | None, Program | None, tuple[int, ...]]:
-    score, mask, layout = text.split(BETWEEN)
-    return parse(score) if score else None, parse(mask) if mask else None, tuple(map(int, layout.split()))
+def _programs(text: str) -> tuple[Program | None, Program | None, tuple[int, ...], KernelOptions | None]:
+    score, mask, layout, options = text.split(BETWEEN)
+    return (
+        parse(score) if score else None,
+        parse(mask) if mask else None,
+        tuple(map(int, layout.split())),
+        KernelOptions.parse(options) if options else None,
+    )
 
 
 def _typed(program: Program, scalars: Sequence[float], gap: int = 0) -> tuple[int | float, ...]:

@@ -26,7 +26,8 @@ class Stats:
         masks_built: block masks that calls of attention had built.
         masks_reused: block masks that calls found again.
         mask_build_ms: time of building them; on a GPU while nobody listens, of the launches.
-        kernel: which kernels served the last call: ``"cpu"``, ``"triton"``, … or ``""`` before it.
+        kernel: which kernels served the last pass: ``"cpu"``, or of a GPU ``"decode"``, ``"hopper"`` or ``"triton"``
+            (the portable ones); ``""`` before it.
 
     Example:
         >>> Stats(programs=2).programs
@@ -51,7 +52,7 @@ class ObservedCall:
     """One pass of kernels, forward or backward.
 
     Attributes:
-        kernel: which kernels.
+        kernel: which kernels, as in :class:`Stats`.
         query: shape of the queries, ``[B, Hq, L, E]``.
         key: shape of the keys, ``[B, Hkv, S, E]``.
         value_width: ``Ev``.
@@ -115,7 +116,7 @@ def listening(listener: Callable[[ObservedCall], None]) -> Iterator[None]:
     """Hear of every call of attention inside; not of those with ``backend="reference"``.
 
     Args:
-        listener: called with an :class:`ObservedCall` before the kernels are.
+        listener: called with an :class:`ObservedCall` after its kernels were; on a GPU they may still run.
 
     Raises:
         KindError: ``listener`` cannot be called.
@@ -138,11 +139,17 @@ def listening(listener: Callable[[ObservedCall], None]) -> Iterator[None]:
         LISTENERS.remove(listener)
 
 
-def note_call(kernel: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *, backward: bool) -> None:
-    """Say which kernels serve a call, and to those who listen all of it."""
+def serving(kernel: str) -> None:
+    """Kernels say that it is them."""
     COUNTS.kernel = kernel
+
+
+def note_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, *, backward: bool) -> None:
+    """Tell those who listen of the pass that was served last."""
     if LISTENERS:
-        call = ObservedCall(kernel, tuple(q.shape), tuple(k.shape), v.shape[-1], mask, q.dtype, q.device, backward)
+        call = ObservedCall(
+            COUNTS.kernel, tuple(q.shape), tuple(k.shape), v.shape[-1], mask, q.dtype, q.device, backward
+        )
         for listener in tuple(LISTENERS):
             listener(call)
 

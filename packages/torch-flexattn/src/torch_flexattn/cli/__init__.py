@@ -1,4 +1,6 @@
-"""The command ``torch-flexattn`` (``python -m torch_flexattn``): ``viz``, ``explain``, ``doctor`` and ``cache``.
+"""The command ``torch-flexattn``, or ``python -m torch_flexattn``.
+
+Its commands are ``viz``, ``explain``, ``bench``, ``tune``, ``doctor`` and ``cache``.
 
 Results go to standard output, errors to standard error. Exit status 2 means that the input was at fault.
 """
@@ -9,7 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import cache, doctor, explain, viz
+from . import bench, cache, doctor, explain, tune, viz
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,11 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; default: that of the process.
 
     Returns:
-        0; 1 where ``doctor`` found a fault; 2 where the input was at fault, the reason is on standard error.
+        0; 1 where ``doctor`` found a fault, or a call of ours failed in ``bench``; 2 where the input was at
+        fault, the reason is on standard error.
     """
     line = argparse.ArgumentParser(prog="torch-flexattn", description="Look at masks and scores of attention.")
     commands = line.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (viz, explain, doctor, cache):
+    for command in (viz, explain, bench, tune, doctor, cache):
         command.add_to(commands)
     try:
         options = line.parse_args(arguments)

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..kernels.launch.files import cache_dir
 
-KERNEL = re.compile(r"kernel_[0-9a-f]{24}\.(py|cubin|[0-9a-f]{16}|[\w.-]+\.pyc)")
-"""Names of what this package writes: sources, their bytecode, machine code, and parts of these of stopped processes."""
+KERNEL = re.compile(r"kernel_[0-9a-f]{24}\.(py|cubin|[0-9a-f]{16}|[\w.-]+\.pyc)|tuned\.json(\.[0-9a-f]{16})?")
+"""Names of what this package writes: sources, bytecode, machine code, what tuning found, parts of stopped processes."""
 
 
 def add_to(commands: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+import torch
+
 HELP = 'such as "causal & sliding_window(256)" or "softcap(20)"; tuples in parentheses, tables in brackets'
 
 
@@ -38,3 +40,26 @@ def blocks(options: argparse.Namespace) -> int | tuple[int, int]:
     if len(options.block) > 2:
         raise ValueError(f"--block takes one number or two, got {' '.join(map(str, options.block))}")
     return options.block[0] if len(options.block) == 1 else (options.block[0], options.block[1])
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--device``."""
+    parser.add_argument("--device", metavar="NAME", help="such as cuda or cpu (default: a GPU, if there is one)")
+
+
+def device_of(options: argparse.Namespace) -> torch.device:
+    """What ``--device`` says.
+
+    Raises:
+        ValueError: no such device here.
+    """
+    name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device: no device is called {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cuda or cpu, got {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: PyTorch sees no GPU")
+    return device

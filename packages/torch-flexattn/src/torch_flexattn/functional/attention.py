@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..ops import attention as ops
 from ..ops.plain import needs_grad, outside_autocast
+from ..options import KernelOptions
 from .arguments import (
     check_block_mask,
     check_captures,
@@ -34,8 +36,8 @@ from .arguments import (
 )
 from .remembered import is_repeated, key_of, recall, remember
 
-Backend = Literal["auto", "triton", "cpu", "reference"]
-BACKENDS = ("auto", "triton", "cpu", "reference")
+Backend = Literal["auto", "triton", "hopper", "decode", "cpu", "reference"]
+BACKENDS = ("auto", "triton", "hopper", "decode", "cpu", "reference")
 
 
 class AuxRequest(NamedTuple):
@@ -85,6 +87,7 @@ def flex_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
+    kernel_options: KernelOptions | Mapping[str, Any] | None = None,
     *,
     return_aux: AuxRequest | None = None,
     mask_mod: MaskLike | None = None,
@@ -111,6 +114,7 @@ def flex_attention(
         scale: of the products; default ``1/√E``.
         enable_gqa: allow ``Hq`` to be a multiple of ``Hkv``: neighbouring query heads share a key head.
         return_lse: return ``(out, lse)``.
+        kernel_options: a :class:`KernelOptions`, or its entries as a dict.
         return_aux: return ``(out, AuxOutput)`` with what it asks for.
         mask_mod: a mask beside ``block_mask``: both apply.
         q_offset: what is added to the number of a query, as mods see it: one, or int ``[B]``.
@@ -118,8 +122,10 @@ def flex_attention(
         sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
         dropout_p: share of the softmax that is dropped, the rest scaled by ``1/(1 - dropout_p)``.
         seed: of the dropout; default: drawn from PyTorch's default generator.
-        backend: ``"auto"`` takes the kernels of the device; ``"triton"`` those of a GPU, or fails; ``"cpu"`` computes
-            block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any derivative.
+        backend: ``"auto"`` takes the best kernels that can serve; ``"triton"`` the portable ones of GPUs, ``"hopper"``
+            those of compute capability 9.0, ``"decode"`` those of few queries (forward alone), each or fails; ``"cpu"``
+            computes block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any
+            derivative.
         check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise); default:
             on a CPU. On a GPU it takes the slow kernels of ``"cpu"``.
 
@@ -131,7 +137,7 @@ def flex_attention(
         InputError: sizes, devices or values that do not fit (also a ValueError).
         KindError: the wrong type: a dtype, a function with other arguments (also a TypeError).
         UnsupportedModError: a mod that no kernel can evaluate (also a NotImplementedError).
-        UnsupportedError: ``backend="triton"`` where those kernels cannot serve.
+        UnsupportedError: ``backend`` or ``kernel_options`` name kernels or tiles that cannot serve.
         IndexError: see ``check``.
 
     Example:
@@ -144,10 +150,11 @@ def flex_attention(
     Reference:
         FlexAttention (Dong et al., MLSys 2025), section 3; arguments as torch.nn.attention.flex_attention.
     """
+    options = KernelOptions.of(kernel_options)
     mods = (score_mod, block_mask, mask_mod)
     known = key_of(
         query, key, value, sinks, mods, q_offset, kv_lens, dropout_p, scale, enable_gqa, return_lse, return_aux,
-        backend, check,
+        backend, check, options,
     )  # fmt: skip
     if known is not None:
         call = recall(known)
@@ -181,12 +188,13 @@ def flex_attention(
         if torch.compiler.is_compiling() or query.is_meta:
             mask = _mask_of_op(block_mask, mask_mod, query, key)
         else:
-            kernels = kernels_for(backend, query.device, query.dtype, check)
+            kernels = kernels_for(backend, query.device, query.dtype, check, options)
             trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
             found = trained or not kernels.takes_mods(query, dropout_p) or is_repeated(known)
             mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, found)
         again = None if known is None else Again()
-        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, again)
+        wanted = wants.max_scores
+        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wanted, backend, options, again)
         results = ops.attention(query, key, value, sinks, call)
         if known is not None:
             remember(known, call, mods)

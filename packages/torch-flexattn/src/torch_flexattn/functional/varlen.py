@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ..errors import InputError, KindError
 from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
+from ..options import KernelOptions
 from .attention import AuxOutput, AuxRequest, Backend, flex_attention
 
 
@@ -30,6 +32,7 @@ def flex_attention_varlen(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    kernel_options: KernelOptions | Mapping[str, Any] | None = None,
     backend: Backend = "auto",
     check: bool | None = None,
 ) -> Any:
@@ -52,6 +55,7 @@ def flex_attention_varlen(
         sinks: ``[Hq]``.
         dropout_p: share of the softmax that is dropped, drawn by positions in the packed tensors.
         seed: of the dropout.
+        kernel_options: of :func:`flex_attention`.
         backend: of :func:`flex_attention`.
         check: of :func:`flex_attention`.
 
@@ -91,7 +95,7 @@ def flex_attention_varlen(
     q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
     found = flex_attention(
         q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
-        seed=seed, backend=backend, check=check,
+        seed=seed, kernel_options=kernel_options, backend=backend, check=check,
     )  # fmt: skip
     if return_aux is not None:
         out, aux = found

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import torch
 
 from ..errors import UnsupportedError
+from ..options import KernelOptions
 from .cpu.backward import backward as blockwise_backward
 from .cpu.forward import forward as blockwise_forward
 
-Backend = Literal["auto", "triton", "cpu"]
+Backend = Literal["auto", "triton", "hopper", "decode", "cpu"]
 OLDEST_ARCHITECTURE = (8, 0)
 
 
@@ -25,7 +26,7 @@ class Kernels:
     """What is called.
 
     Attributes:
-        name: ``"triton"``, or ``"cpu"``: PyTorch's operations, block by block, on any device.
+        name: ``"triton"``: those of GPUs, or ``"cpu"``: PyTorch's operations, block by block, on any device.
         forward: see ``kernels.cpu.forward``.
         backward: see ``kernels.cpu.backward``.
         takes_mods: whether, for these queries and share of dropout, a mask may come without its blocks.
@@ -55,7 +56,9 @@ def _blockwise(device: torch.device) -> Kernels:
 
 
 @functools.lru_cache(maxsize=256)
-def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, check: bool) -> Kernels:
+def kernels_for(
+    backend: Backend, device: torch.device, dtype: torch.dtype, check: bool, options: KernelOptions | None = None
+) -> Kernels:
     """The kernels for tensors of a device and type.
 
     Args:
@@ -63,22 +66,47 @@ def kernels_for(backend: Backend, device: torch.device, dtype: torch.dtype, chec
         device: of the tensors.
         dtype: of the tensors.
         check: whether reads of captured tensors are checked, which Triton's kernels do not.
+        options: of the kernels of a GPU.
 
     Raises:
-        UnsupportedError: ``"triton"``, and they cannot serve.
+        UnsupportedError: kernels of a GPU are asked for, and they cannot serve.
     """
     if backend == "cpu" or (backend == "auto" and device.type == "cpu"):
-        return _blockwise(device)
+        return _untimed(device, options)
     reason = why_not_triton(device, dtype, check)
-    if reason is None:
-        from .gpu import backward, forward, takes_mods
+    if reason is None and backend == "hopper":
+        from .passes import why_not_hopper
 
-        return Kernels("triton", forward, backward, takes_mods, True)
-    if backend == "triton":
-        raise UnsupportedError(f"backend='triton': {reason}")
+        reason = why_not_hopper(device)
+    if reason is None:
+        return _of_gpu(backend, options)
+    if backend != "auto":
+        raise UnsupportedError(f"backend={backend!r}: {reason}")
     warnings.warn(
         f"attention on {device.type} runs block by block in PyTorch operations, which is slow: {reason}", stacklevel=2
     )
+    return _untimed(device, options)
+
+
+def _of_gpu(backend: Literal["auto", "triton", "hopper", "decode"], options: KernelOptions | None) -> Kernels:
+    """Without wishes, those of ``gpu``, which cost the least to call."""
+    if backend == "auto" and options is None:
+        from .gpu import backward, forward, takes_mods
+
+        return Kernels("triton", forward, backward, takes_mods, True)
+    from .configured import Configured
+
+    wanted = Configured(backend, options or KernelOptions())
+    return Kernels("triton", wanted.forward, wanted.backward, wanted.takes_mods, True)
+
+
+def _untimed(device: torch.device, options: KernelOptions | None) -> Kernels:
+    if options is not None and options.autotune is True:
+        warnings.warn(
+            "autotune=True: nothing is timed, because attention block by block in PyTorch operations has no tiles to "
+            "choose among",
+            stacklevel=3,
+        )
     return _blockwise(device)
 
 

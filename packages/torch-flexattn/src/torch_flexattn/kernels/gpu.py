@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from types import ModuleType
+from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .fitting import FITTED, run_own
 from .launch.again import Again
 from .launch.launch import DoesNotFit
+from .passes import Pass, hopper_kernels
 from .triton import attention as portable
 from .triton import decode
 from .triton.layout import last_together
@@ -41,16 +41,22 @@ def forward(
         q, k, v, options["sinks"] = (t if t is None else t.detach() for t in (q, k, v, options["sinks"]))
     q, k, v = last_together(q), last_together(k), last_together(v)
     if decode.serves(q, options["mask"], dropout_p):
-        return decode.decode(q, k, v, kv_lens=kv_lens, again=again, **options)
-    hopper = _hopper(q.device)
+        if not FITTED:
+            with suppress(DoesNotFit):
+                return decode.decode(q, k, v, kv_lens=kv_lens, again=again, **options)
+        return run_own("decode", Pass((q, k, v), options, kv_lens, dropout_p, seed, check, again=again))
+    hopper = hopper_kernels(q.device)
     if hopper is not None and hopper.serves_forward(q, k, v, options["mask"], kv_lens, dropout_p):
         try:
             return hopper.forward(q, k, v, again=again, **options)
         except DoesNotFit as error:
             _say_slower(error)
-    return portable.forward(
-        q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, again=again, **options
-    )
+    if not FITTED:
+        with suppress(DoesNotFit):
+            return portable.forward(
+                q, k, v, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, again=again, **options
+            )
+    return run_own("triton", Pass((q, k, v), options, kv_lens, dropout_p, seed, check, again=again))
 
 
 def backward(
@@ -71,13 +77,16 @@ def backward(
     """See ``kernels.cpu.backward``."""
     grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
     inputs = (grad_out, grad_lse, q, k, v, out, lse)
-    hopper = _hopper(q.device)
+    hopper = hopper_kernels(q.device)
     if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
         try:
             return hopper.backward(*inputs, **options)
         except DoesNotFit as error:
             _say_slower(error)
-    return portable.backward(*inputs, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+    if not FITTED:
+        with suppress(DoesNotFit):
+            return portable.backward(*inputs, kv_lens=kv_lens, dropout_p=dropout_p, seed=seed, check=check, **options)
+    return run_own("triton", Pass(inputs, options, kv_lens, dropout_p, seed, check, backward=True))
 
 
 def _say_slower(error: DoesNotFit) -> None:
@@ -85,13 +94,3 @@ def _say_slower(error: DoesNotFit) -> None:
     warnings.warn(
         f"attention takes the portable kernels, which are slower: those of Hopper do not fit ({error})", stacklevel=3
     )
-
-
-@functools.lru_cache(maxsize=64)
-def _hopper(device: torch.device) -> ModuleType | None:
-    """The launchers of Hopper's kernels, on such a GPU."""
-    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device)[0] != 9:
-        return None
-    from .hopper import attention
-
-    return attention

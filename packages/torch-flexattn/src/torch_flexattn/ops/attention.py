@@ -16,7 +16,7 @@ from ..block_mask import BlockMask
 from ..call import Call, Packed, pack, unpack
 from ..errors import UnsupportedError
 from ..kernels.choose import kernels_for
-from ..stats import note_call
+from ..stats import note_call, serving
 from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
@@ -112,18 +112,20 @@ def _run(
     if isinstance(call, Packed):
         with torch._C._AutoDispatchBelowAutograd():
             return torch.ops.torch_flexattn.forward(q, k, v, sinks, *call._replace(captures=list(captures)), want_max)
-    kernels = kernels_for(call.backend, q.device, q.dtype, call.check)
-    note_call(kernels.name, q, k, v, call.mask, backward=False)
-    again = None if call.again is None else call.again.forward
-    if again is not None and q.get_device() == torch.cuda.current_device():
-        found: MaybeLargest | None = again(q, k, v, sinks)
+    kernels = kernels_for(call.backend, q.device, q.dtype, call.check, call.kernel_options)
+    again = call.again
+    if again is not None and again.forward is not None and q.get_device() == torch.cuda.current_device():
+        found: MaybeLargest | None = again.forward(q, k, v, sinks)
         if found is not None:
+            serving(again.kernel)
+            note_call(q, k, v, call.mask, backward=False)
             return found
     options = call.options()
     if kernels.repeats:
-        options["again"] = call.again
+        options["again"] = again
     with outside_autocast(q), on_device(q):
         out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, **options)
+    note_call(q, k, v, call.mask, backward=False)
     return out, lse, largest
 
 
@@ -140,12 +142,12 @@ def run_backward(
     needed: list[bool],
 ) -> list[Tensor]:
     """Gradients of q, k, v, of the sinks where there are some, and of the captured tensors that need one."""
-    kernels = kernels_for(call.backend, q.device, q.dtype, call.check)
-    note_call(kernels.name, q, k, v, call.mask, backward=True)
+    kernels = kernels_for(call.backend, q.device, q.dtype, call.check, call.kernel_options)
     with outside_autocast(q), on_device(q):
         of_q, of_k, of_v, of_captures, of_sinks = kernels.backward(
             grad_out, grad_lse, q, k, v, out, lse, sinks=sinks, needed=needed, **call.options()
         )
+    note_call(q, k, v, call.mask, backward=True)
     return [t for t in (of_q, of_k, of_v, of_sinks, *of_captures) if t is not None]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...mods import ScoreMod
+from ...stats import serving
 from .fused import fused_backward, is_served
 from .programs import tile_derivative
 from .scatter import CaptureGradient
@@ -72,6 +73,7 @@ def backward(
         Gradients of ``q``, ``k``, ``v``, of the captured tensors of ``score`` (``None`` where none is needed) and of
         ``sinks`` (``None`` without), each in the type of what it belongs to.
     """
+    serving("cpu")
     call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check)
     captures = () if score is None else score.captures
     if needed is None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...mods import ScoreMod
+from ...stats import serving
 from ...widen import widened
 from .fused import fused_forward, has_numbers, is_served, merged
 from .programs import tile_program
@@ -65,6 +66,7 @@ def forward(
     Raises:
         IndexError: a captured tensor is read out of range at a visible position.
     """
+    serving("cpu")
     call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check)
     if q.shape[:3].numel() == 0:
         lse, largest = (q.new_empty(q.shape[:3], dtype=call.dtype) for _ in range(2))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...block_mask import BlockMask
 from ...mods import ScoreMod
+from ...stats import serving
 from ..launch.again import Again
 from ..launch.kernel import Kernel
 from ..launch.launch import launch
@@ -107,6 +108,7 @@ def forward(
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As ``kernels.triton.attention.forward``, for calls that :func:`serves_forward` allows."""
+    serving("hopper")
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
     out = ordered_like(q, width_v)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
@@ -187,6 +189,7 @@ def backward(
     tiles: BackwardTiles | None = None,
 ) -> Results:
     """As ``kernels.triton.attention.backward``, for calls that :func:`serves_backward` allows."""
+    serving("hopper")
     (batch, heads, rows, width), (_, kv_heads, keys, _), width_v = q.shape, k.shape, v.shape[3]
     sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
     col_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...stats import COUNTS
 from .prepared import Prepared
 from .signature import MULTIPLE, Tile
 
@@ -21,8 +22,10 @@ class Again:
     Attributes:
         forward: ``(q, k, v, sinks) -> (out, lse, largest)`` for tensors of the same shapes, strides and types; it gives
             None where they are aligned otherwise. None as long as nothing was learned.
+        kernel: which kernels these are (see ``stats``).
     """
 
+    kernel: str = ""
     forward: Callable[..., Results | None] | None = None
 
     def learn(
@@ -55,6 +58,7 @@ class Again:
             picks.append((prepared, itemgetter(*(order[id(t)] for t in tensors))))
         used = {id(a.tensor if isinstance(a, Tile) else a) for _, arguments in launches for a in arguments}
         if all(id(t) in used for t in given):
+            self.kernel = COUNTS.kernel
             self.forward = _repeated(picks, given, fixed, results, scratch)
 
 

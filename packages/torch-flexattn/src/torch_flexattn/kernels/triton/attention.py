@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...block_mask import BlockMask
 from ...mods import ScoreMod
+from ...stats import serving
 from ..dropout import threshold
 from ..launch.again import Again
 from ..launch.kernel import Kernel
@@ -41,13 +42,16 @@ def forward(
     check: bool = True,
     want_max: bool = True,
     tiles: Tiles | None = None,
+    products: str | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention over the runs of a block mask; arguments and results as those of ``kernels.cpu.forward.forward``.
 
-    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``tiles`` fixes the tiles;
-    ``again`` learns how the call is made with other tensors like these.
+    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``tiles`` fixes the tiles,
+    ``products`` how float32 is multiplied (see ``precision``); ``again`` learns how the call is made with other tensors
+    like these.
     """
+    serving("triton")
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
     out = ordered_like(q, width_v)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
@@ -81,7 +85,7 @@ def forward(
     launched = launch(
         _forward(kernel), (-(-rows // tiles.rows), batch * heads), filled,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], WHOLE_M=rows % tiles.rows == 0,
-        WHOLE_N=kv_lens is None and k.shape[2] % tiles.keys == 0, PRECISION=precision(q), STAGES=tiles.stages,
+        WHOLE_N=kv_lens is None and k.shape[2] % tiles.keys == 0, PRECISION=precision(q, products), STAGES=tiles.stages,
         INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
     )  # fmt: skip
     if again is not None:
@@ -109,11 +113,13 @@ def backward(
     check: bool = True,
     needed: Sequence[bool] | None = None,
     tiles: Tiles | None = None,
+    products: str | None = None,
 ) -> Results:
     """Gradients of :func:`forward`; arguments and results as those of ``kernels.cpu.backward.backward``.
 
     Sums of ``grad_q`` and of captured tensors' gradients are made by atomic additions in float32.
     """
+    serving("triton")
     (batch, heads, rows, width), (_, kv_heads, keys, _), width_v = q.shape, k.shape, v.shape[3]
     sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
     if batch * kv_heads * keys:
@@ -144,7 +150,7 @@ def backward(
             ],
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1],
             WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % tiles.keys == 0,
-            PRECISION=precision(q), STAGES=tiles.stages,
+            PRECISION=precision(q, products), STAGES=tiles.stages,
             INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
         )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks)

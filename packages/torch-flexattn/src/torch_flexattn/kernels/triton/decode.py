@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...block_mask import BlockMask
 from ...mods import MaskMod, ScoreMod
+from ...stats import serving
 from ..launch.again import Again
 from ..launch.kernel import Kernel
 from ..launch.launch import launch
@@ -56,6 +57,7 @@ def decode(
     want_max: bool = True,
     tiles: Tiles | None = None,
     shares: int | None = None,
+    products: str | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention of few queries; arguments and results as those of ``kernels.cpu.forward.forward``.
@@ -64,14 +66,16 @@ def decode(
         mask: as there; the blocks of a :class:`MaskMod` are found on the device at each call, unless they are given.
         tiles: fixes the tiles.
         shares: fixes among how many programs the keys are shared out.
+        products: how float32 is multiplied (see ``precision``).
         again: learns how the call is made with other tensors like these.
     """
     k, v = last_together(k), last_together(v)
     kernel = Decode(q.shape[3], v.shape[3], offset="each" if isinstance(q_offset, Tensor) else "one")
     sizes = k.shape[1], k.shape[2], k.shape[2]
     return _launch(
-        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, tiles, shares, again
-    )
+        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, tiles, shares,
+        products, again,
+    )  # fmt: skip
 
 
 def paged(
@@ -131,9 +135,11 @@ def _launch(
     want_max: bool,
     tiles: Tiles | None,
     shares: int | None,
+    products: str | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """``sizes``: heads of keys, keys that there is room for, and how many there are at most."""
+    serving("decode")
     (batch, heads, queries, width), (kv_heads, keys, most) = q.shape, sizes
     out = ordered_like(q, kernel.value_width)
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=q.device)
@@ -185,7 +191,7 @@ def _launch(
     launched = launch(
         attend, (programs, shares), filled,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_N=block, PAGE=page,
-        WHOLE_N=kv_lens is None and keys % tiles.keys == 0, PRECISION=precision(q), STAGES=tiles.stages,
+        WHOLE_N=kv_lens is None and keys % tiles.keys == 0, PRECISION=precision(q, products), STAGES=tiles.stages,
         warps=tiles.warps,
     )  # fmt: skip
     launches = [(launched, filled)]
