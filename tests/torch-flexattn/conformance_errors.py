@@ -29,6 +29,7 @@ def bad_inputs() -> list[BadInputCase]:
         *_options(),
         *_packed(),
         *_parts(),
+        *_rounded(),
         *_block_masks(),
         *_mods(),
         *_masks(),
@@ -57,6 +58,7 @@ def _attention() -> list[BadInputCase]:
         return score + table[kv_idx]
 
     table = torch.ones(6)
+    eight = {name: t.to(torch.float8_e4m3fn) for name, t in (("query", q), ("key", k), ("value", v))}
     return [
         case(TypeError, "query", "list", query=[1.0]),
         case(ValueError, "key", "(2, 2, 7)", key=k[..., 0]),
@@ -82,6 +84,10 @@ def _attention() -> list[BadInputCase]:
         case(ValueError, "dropout_p", "1.0", dropout_p=1.0),
         case(ValueError, "seed", "-1", dropout_p=0.5, seed=-1),
         case(TypeError, "seed", "'lucky'", dropout_p=0.5, seed="lucky"),
+        case(TypeError, "q_descale", "torch.float64", **eight, q_descale=torch.ones(4).double()),
+        case(ValueError, "k_descale", "(3,)", **eight, k_descale=torch.ones(3)),
+        case(ValueError, "v_descale", "torch.float32", v_descale=torch.ones(2)),
+        case(NotImplementedError, "gradient", "torch.float8_e4m3fn", **eight | {"query": q.clone().requires_grad_()}),
         case(ValueError, "backend", "'fast'", backend="fast"),
         case(ValueError, "return_aux", "return_lse", return_lse=True, return_aux=tfa.AuxRequest(lse=True)),
         case(IndexError, "score_mod", "kv=6", score_mod=beyond),
@@ -121,6 +127,21 @@ def _packed() -> list[BadInputCase]:
         case(TypeError, "cu_seqlens_q", "torch.float32", cu_seqlens_q=bounds.float()),
         case(ValueError, "cu_seqlens_q", "9", cu_seqlens_q=torch.tensor([0, 3, 9])),
         case(ValueError, "cu_seqlens_k", "got 2 and 1", cu_seqlens_k=torch.tensor([0, 9])),
+    ]
+
+
+def _rounded() -> list[BadInputCase]:
+    x = torch.ones(1, 2, 3, 4)
+
+    def case(raises: type[Exception], *fragments: str, of: Any = x, **options: Any) -> BadInputCase:
+        return wrong("quantize_fp8", lambda: tfa.quantize_fp8(of, **options), raises, *fragments)
+
+    return [
+        case(TypeError, "x must", "torch.int64", of=x.long()),
+        case(TypeError, "x must", "torch.float8_e4m3fn", of=x.to(torch.float8_e4m3fn)),
+        case(ValueError, "x must", "(2, 3, 4)", of=x[0]),
+        case(ValueError, "descale", "(3,)", descale=torch.ones(3)),
+        case(TypeError, "descale", "torch.float64", descale=torch.ones(2).double()),
     ]
 
 

@@ -16,7 +16,8 @@ from tests.conformance.cases import OpCase
 from .conformance_paged import paged_forward
 from .conformance_selected import selected_ops
 
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+FP8 = torch.float8_e4m3fn
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2, FP8: 2e-2}
 BLOCK = (16, 16)
 
 
@@ -37,6 +38,7 @@ class Sample:
     strided: bool = False
     blocks: bool = True  # the blocks of the mask are handed over; else the op finds them
     differentiable: bool = False
+    descales: bool = False
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Query, key, value and sinks."""
@@ -60,6 +62,7 @@ class Sample:
             q_offset=offset,
             kv_lens=None if self.kv_lens is None else torch.tensor(self.kv_lens),
             want_max=self.want_max,
+            descales=torch.rand(2, *self.q[:2]) + 0.5 if self.descales else None,
         )
 
     def _blocks(self, mod: mods.MaskMod, offset: int | Tensor) -> BlockMask:
@@ -74,10 +77,11 @@ class Sample:
 
 def ops() -> dict[str, list[OpCase]]:
     """Sample calls of every op."""
-    pairs = [_pair(sample) for sample in _samples()]
+    samples = _samples()
+    pairs = [_pair(sample) for sample in samples]
     return {
         "forward": [forward for forward, _ in pairs],
-        "backward": [backward for _, backward in pairs],
+        "backward": [backward for sample, (_, backward) in zip(samples, pairs) if sample.dtype != FP8],
         "paged_forward": paged_forward(TOLERANCE),
         **selected_ops(TOLERANCE),
     }
@@ -112,16 +116,20 @@ def _samples() -> list[Sample]:
         Sample("packed documents", grouped, grouped, packed, dtype=torch.float64),
         Sample("packed documents", grouped, grouped, packed, dtype=torch.bfloat16),
         Sample("causal", grouped, grouped, masks.causal, dtype=torch.float16),
+        Sample("packed documents", grouped, grouped, packed, dtype=FP8),
+        Sample("factors of heads", (2, 4, 5, 8), (2, 2, 7, 8), masks.causal, want_max=True, dtype=FP8, descales=True),
     ]
 
 
 def _meaning(call: Call, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """By the reference, in float64, and the mask by its function alone: blocks are checked too."""
     mask = call.mask.mod if isinstance(call.mask, BlockMask) else call.mask
-    return reference.attention(
-        q, k, v, score_mod=call.score, mask_mod=mask, scale=call.scale, sinks=sinks, q_offset=call.q_offset,
-        kv_lens=call.kv_lens,
+    of_products, of_values = (1.0, 1.0) if call.descales is None else call.descales[..., None, None]
+    out, lse, largest = reference.attention(
+        q.float() * of_products if q.dtype == FP8 else q, k, v, score_mod=call.score, mask_mod=mask, scale=call.scale,
+        sinks=sinks, q_offset=call.q_offset, kv_lens=call.kv_lens,
     )  # fmt: skip
+    return out * of_values, lse, largest
 
 
 def _pair(sample: Sample) -> tuple[OpCase, OpCase]:

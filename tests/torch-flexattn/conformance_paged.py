@@ -33,6 +33,7 @@ class Sample:
     want_max: bool = False
     dtype: torch.dtype = torch.float32
     strided: bool = False
+    eight_bits: bool = False
 
     def case(self, tolerance: float) -> OpCase:
         """Packed arguments, and what they mean."""
@@ -52,12 +53,15 @@ class Sample:
         k, v = draw(len(self.lens), self.kv_heads, each * SIZE, 3), draw(len(self.lens), self.kv_heads, each * SIZE, 5)
         lens = torch.tensor(self.lens, dtype=torch.int32)
         table = torch.arange(count - 1, -1, -1, dtype=torch.int32).view(len(self.lens), each)
+        if self.eight_bits:
+            k, v = (t.to(torch.float8_e4m3fn).to(t.dtype) for t in (k, v))
         behind = torch.arange(each * SIZE) >= lens[:, None]
 
         def paged(t: Tensor) -> Tensor:
             t = t.masked_fill(behind[:, None, :, None], float("nan"))
             rows = t.transpose(1, 2).reshape(count, SIZE, self.kv_heads, t.shape[3]).flip(0)
-            return rows.transpose(1, 2).contiguous().transpose(1, 2) if self.strided else rows
+            rows = rows.transpose(1, 2).contiguous().transpose(1, 2) if self.strided else rows
+            return rows.to(torch.float8_e4m3fn) if self.eight_bits else rows
 
         call = PagedCall(
             mask=None if self.mask is None else self.mask(),
@@ -66,6 +70,7 @@ class Sample:
             most_keys=max(self.lens, default=0),
             check=True,
             want_max=self.want_max,
+            descales=torch.rand(2, batch, self.heads) + 0.5 if self.eight_bits else None,
         )
         slots = None if self.slots is None else torch.tensor(self.slots, dtype=torch.int32)
         sinks = draw(self.heads) if self.sinks else None
@@ -73,11 +78,12 @@ class Sample:
         def meaning(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
             chosen = torch.arange(len(self.lens)) if slots is None else slots.long()
             own = lens[chosen]
+            of_products, of_values = (1.0, 1.0) if call.descales is None else call.descales[..., None, None]
             out, lse, largest = reference.attention(
-                q, k[chosen], v[chosen], score_mod=call.score, mask_mod=call.mask, scale=call.scale, sinks=sinks,
-                q_offset=own - self.queries, kv_lens=own,
+                q * of_products, k[chosen], v[chosen], score_mod=call.score, mask_mod=call.mask, scale=call.scale,
+                sinks=sinks, q_offset=own - self.queries, kv_lens=own,
             )  # fmt: skip
-            return out, lse, largest if self.want_max else largest.new_empty(0)
+            return out * of_values, lse, largest if self.want_max else largest.new_empty(0)
 
         arguments = (q, paged(k), paged(v), table, lens, slots, sinks, *call.packed())
         return OpCase(f"{self.label}, {self.dtype}", arguments, meaning, tolerance, tolerance)
@@ -100,6 +106,8 @@ def paged_forward(tolerances: dict[torch.dtype, float]) -> list[OpCase]:
         Sample("no sequences", lens=()),
         Sample("window", mask=window, dtype=torch.float64),
         Sample("window", mask=window, dtype=torch.bfloat16),
+        Sample("8 bits", mask=window, eight_bits=True),
+        Sample("a prompt in 8 bits", queries=17, lens=(17,), mask=masks.causal, eight_bits=True),
     ]
     return [sample.case(tolerances[sample.dtype]) for sample in samples]
 
@@ -126,6 +134,9 @@ def paged_errors() -> list[BadInputCase]:
         case(lambda: make(num_pages=0), ValueError, "num_pages", "0"),
         case(lambda: make(max_seqs=2.0), TypeError, "max_seqs", "2.0"),
         case(lambda: make(dtype=torch.int8), TypeError, "dtype", "torch.int8"),
+        case(lambda: make(dtype=torch.float8_e4m3fn, k_descale=0.0), ValueError, "k_descale", "0.0"),
+        case(lambda: make(dtype=torch.float8_e4m3fn, v_descale="a"), TypeError, "v_descale", "'a'"),
+        case(lambda: make(v_descale=2.0), ValueError, "v_descale", "torch.float32"),
         case(lambda: cache.allocate(-1), ValueError, "n must", "-1"),
         case(lambda: cache.allocate(2.5), TypeError, "n must", "2.5"),  # type: ignore[arg-type]
         case(lambda: cache.allocate(64), RuntimeError, "4 pages", "3 are free"),

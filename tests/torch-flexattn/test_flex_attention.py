@@ -381,7 +381,7 @@ OTHER = torch.device("meta")
         bad("at least one", InputError, query=Q[..., :0], key=K[..., :0]),
         bad(r"same batch, heads and length.*value \(2, 4, 7, 16\)", InputError, value=K[:, :, :7]),
         bad("one dtype, got torch.float32, torch.float16, torch.float32", KindError, key=K.half()),
-        bad("must be float32, float64, float16 or bfloat16, got torch.int64", KindError, query=Q.long()),
+        bad("must be float32, float64, float16, bfloat16 or float8_e4m3fn, got torch.int64", KindError, query=Q.long()),
         bad("query must be a tensor, got list", KindError, query=[1]),
         bad("on one device, got cpu, meta, cpu", InputError, key=K.to(OTHER)),
         bad("pass enable_gqa=True", InputError, key=K[:, :2], value=K[:, :2]),

@@ -27,7 +27,10 @@ def _all_cases(package: Package, device: str) -> Iterator[tuple[str, Any, OpCase
 
 
 def check_opcheck(package: Package, device: str = "cpu") -> list[str]:
-    """`torch.library.opcheck`: schema on every case, all of its tests on each op's largest case."""
+    """`torch.library.opcheck`: schema on every case, all of its tests on each op's largest case.
+
+    Of 8-bit floats, which PyTorch does not compare, the fake kernel in place of the schema.
+    """
     problems = []
     largest = {
         name: max(cases, key=lambda c: (bool(c.differentiable), _elements(c)))
@@ -37,6 +40,8 @@ def check_opcheck(package: Package, device: str = "cpu") -> list[str]:
     for name, call, case in _all_cases(package, device):
         whole = largest[name].label == case.label
         tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+        if any(t.is_floating_point() and t.element_size() == 1 for t in tensors_in(case.args)):
+            tests = ("test_faketensor",)
         args = _with_grad(case, case.args) if whole else case.args
         result = torch.library.opcheck(call, args, test_utils=tests if whole else tests[:1], raise_exception=False)
         problems += [

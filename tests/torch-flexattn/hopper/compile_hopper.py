@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+import triton.language as tl
 from torch_flexattn import masks, scores
 from torch_flexattn.differentiate import differentiate
 from torch_flexattn.kernels.hopper import attention, backward_source, forward_source, wide_backward_source
@@ -31,6 +32,7 @@ FORWARD = {
     "softcap": forward_source.Forward(64, 64, SOFTCAP, CAUSAL),
     "table": forward_source.Forward(96, 128, RELATIVE, CAUSAL, offsets=True, sinks=True, maxima=True),
     "wide": forward_source.Forward(256, 256, None, CAUSAL),
+    "eight": forward_source.Forward(128, 128, SOFTCAP, CAUSAL, maxima=True, eight=True, descales=True),
 }
 BACKWARD = {
     "causal": Backward(128, 128, 64, None, CAUSAL),
@@ -41,15 +43,26 @@ BACKWARD = {
 }
 
 
-def descriptor(name: str, rows: int, size: int) -> str:
-    kind, dtype = ("fp32", gl.float32) if name == "dq" else ("bf16", gl.bfloat16)
+KINDS = {"fp32": gl.float32, "bf16": gl.bfloat16, "fp16": gl.float16, "fp8e4nv": tl.float8e4nv}
+OF_EIGHT = {"q": "fp8e4nv", "k": "fp8e4nv", "v": "fp16"}
+
+
+def descriptor(name: str, rows: int, size: int, eight: bool) -> str:
+    kind = OF_EIGHT[name] if eight else "fp32" if name == "dq" else "bf16"
+    dtype = KINDS[kind]
     return (
         f"tensordesc<{kind}[1, 1, {rows}, {size}],{gl.NVMMASharedLayout.get_default_for([1, 1, rows, size], dtype)!r}>"
     )
 
 
-def compiled(function: Any, programs: Any, constants: dict[str, Any], tiles: dict[str, list[tuple[int, int]]]) -> Any:
-    """The kernel, its arguments typed by their names."""
+def compiled(
+    function: Any,
+    programs: Any,
+    constants: dict[str, Any],
+    tiles: dict[str, list[tuple[int, int]]],
+    eight: bool = False,
+) -> Any:
+    """The kernel, its arguments typed by their names; ``eight``: queries and keys of 8 bits."""
     captures = [TYPES[dtype] for program in programs for dtype, _ in program.captures]
     numbers = [TYPES[dtype] for program in programs for dtype in program.scalars]
     signature, attributes = {}, {}
@@ -59,10 +72,10 @@ def compiled(function: Any, programs: Any, constants: dict[str, Any], tiles: dic
             signature[name] = "constexpr"
         elif described:
             rows, size = tiles[described[1]][int(described[2] or 0)]
-            signature[name] = descriptor(described[1], rows, size)
+            signature[name] = descriptor(described[1], rows, size, eight)
         elif name in ("out_ptr", "dk_ptr", "dv_ptr"):
             signature[name] = "*bf16"
-        elif name in ("lse_ptr", "max_ptr", "sinks", "delta_ptr") or re.fullmatch(r"g\d+", name):
+        elif name in ("lse_ptr", "max_ptr", "sinks", "delta_ptr", "descales") or re.fullmatch(r"g\d+", name):
             signature[name] = "*fp32"
         elif name in ("row_ptr", "col_ptr", "runs", "q_offsets"):
             signature[name] = "*i32"
@@ -81,13 +94,14 @@ def compiled(function: Any, programs: Any, constants: dict[str, Any], tiles: dic
 def report(name: str, kernel: Any) -> None:
     ptx = kernel.asm["ptx"]
     words = [ptx.count(w) for w in ("wgmma.mma_async", "cp.async.bulk.tensor", "cp.reduce.async.bulk", "setmaxnreg")]
+    words.append(ptx.count(".f32.e4m3.e4m3"))
     sys.stdout.write(f"{name} {kernel.metadata.shared} {' '.join(map(str, words))}\n")
 
 
 def main() -> None:
     common = {"MASK_M": 128, "MASK_N": 128, "WHOLE_M": True, "INSIDE": True, "REGISTERS": 240}
     for name, kernel in FORWARD.items():
-        tiles = attention.forward_tiles(max(kernel.width, kernel.value_width))
+        tiles = attention.forward_tiles(max(kernel.width, kernel.value_width), kernel.eight)
         sizes = {
             "q": [(64, c.size) for c in chunks(kernel.width)],
             "k": [(tiles.keys, c.size) for c in chunks(kernel.width)],
@@ -95,7 +109,7 @@ def main() -> None:
         }
         constants = common | {"BLOCK_N": tiles.keys, "STAGES": tiles.stages, "WHOLE_N": name != "table"}
         module = load(forward_source.source(kernel))
-        report(f"forward-{name}", compiled(module.forward, kernel.programs, constants, sizes))
+        report(f"forward-{name}", compiled(module.forward, kernel.programs, constants, sizes, kernel.eight))
     for name, kernel in BACKWARD.items():
         tiles = attention.backward_tiles(max(kernel.width, kernel.value_width))
         made: Any = backward_source if tiles.columns == backward_source.COLUMNS else wide_backward_source

@@ -67,7 +67,7 @@ def test_a_reason_is_given_exactly_where_they_do_not_serve():
         (Tile(None, None, None, 3), 128, False, attention.Tiles(128, 3)),
         (Tile(128, None, None, None), 256, False, attention.Tiles(64, 2)),
         (Tile(128, 128, None, 1), 64, True, attention.BackwardTiles(128, 128, (1, 1))),
-        (Tile(64, 64, None, None), 256, True, attention.BackwardTiles(64, 64, (2, 1))),
+        (Tile(64, 64, None, None), 256, True, attention.BackwardTiles(64, 64, (2, 1), attention.REGISTERS_OF_THREE)),
     ],
 )
 def test_sizes_that_fit_are_taken(tile, width, backward, taken):

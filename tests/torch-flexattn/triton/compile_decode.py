@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +17,41 @@ import torch
 import triton
 from torch_flexattn import masks, scores
 from torch_flexattn.kernels.launch.files import load
-from torch_flexattn.kernels.triton import decode, decode_source, row_blocks_source
+from torch_flexattn.kernels.triton import decode, decode_source, forward_source, row_blocks_source
 from torch_flexattn.kernels.triton.decode_source import Decode
 from torch_flexattn.kernels.triton.row_runs_kernel import row_runs
-from torch_flexattn.kernels.triton.tiles import SMALLEST
+from torch_flexattn.kernels.triton.tiles import SMALLEST, forward_tiles
 from torch_flexattn.kernels.triton.write_pages_kernel import copy_tokens
+from torch_flexattn.program import Program
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+EIGHT = {80: "*u8", 90: "*fp8e4nv"}
+"""8-bit floats: as bytes where the GPU does not know them."""
 POINTERS = {
     "out_ptr": "*bf16", "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "sinks": "*fp32", "kinds": "*i8",
     "lse_ptr": "*fp32", "max_ptr": "*fp32", "sums": "*fp32", "k": "*bf16", "v": "*bf16",
     "k_pages": "*bf16", "v_pages": "*bf16",
-    "lengths": "*i32",
+    "lengths": "*i32", "descales": "*fp32", "row_ptr": "*i32",
 }  # fmt: skip
-NUMBERS = {"scale": "fp32"}
+NUMBERS = {"scale": "fp32", "kept": "fp32"}
 
 
-def build(kernel: Any, arch: int, ones: tuple[str, ...], options: dict[str, int], **constants: Any) -> None:
-    """``ones``: arguments that are 1, as is every last stride."""
+def build(
+    kernel: Any,
+    arch: int,
+    ones: tuple[str, ...],
+    options: dict[str, int],
+    eight: tuple[str, ...] = (),
+    **constants: Any,
+) -> None:
+    """``ones``: arguments that are 1, as is every last stride; ``eight``: tensors of 8-bit floats."""
     names = kernel.arg_names
     constants = constants | dict.fromkeys(ones, 1)
     tensors = ("run_begin", "run_end", "runs", "table", "slots", "kv_lens", "q_offsets", "begins", "ends")
     types = dict.fromkeys(names, "i32") | dict.fromkeys(tensors, "*i32") | POINTERS | NUMBERS
     types |= {name: "*fp32" for name in names if re.fullmatch(r"c\d+", name)}
+    types |= dict.fromkeys(eight, EIGHT[arch])
     types |= dict.fromkeys(constants, "constexpr")
     free = [name for name in names if name not in constants]
     wide = [name for name in free if types[name].startswith("*") or re.match(r"[qkvo]_s", name)]
@@ -76,9 +88,20 @@ def decode_kernels(arch: int, kernel: Decode, size: int, **constants: Any) -> No
     }  # fmt: skip
     if kernel.paged:
         constants["PAGE"] = size
-    build(module.decode, arch, ("q_len", "row_tiles"), options, **constants)
+    eight = {"": (), "keys": ("k_ptr", "v_ptr"), "all": ("q_ptr", "k_ptr", "v_ptr")}[kernel.eight]
+    build(module.decode, arch, ("q_len", "row_tiles"), options, eight, **constants)
     if kernel.shared:
         build(module.combine, arch, ("q_len",), {"num_warps": 4, "num_stages": 3}, PARTS=64, STEP=32)
+
+
+def forward_of_8_bits(arch: int, score: Program, mask: Program) -> None:
+    kernel = forward_source.Forward(128, 128, score, mask, eight="all", native=arch >= 89, descales=True)
+    sizes = forward_tiles(128, 1, (128, 128), widening=True)
+    build(
+        load(forward_source.source(kernel)).forward, arch, (), {"num_warps": sizes.warps, "num_stages": 3},
+        ("q_ptr", "k_ptr", "v_ptr"), BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, MASK_M=128, MASK_N=128, WHOLE_M=True,
+        WHOLE_N=True, PRECISION="ieee", STAGES=sizes.stages, INSIDE=True,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -90,10 +113,13 @@ if __name__ == "__main__":
         paged = Decode(128, 128, alibi.program, window.program, True, "whole", True, True, "last", shared=True)
         decode_kernels(arch, paged, 64)
         decode_kernels(arch, Decode(192, 128, None, window.program, True, "keys", False, True, "last"), 16)
+        decode_kernels(arch, replace(paged, score=None, eight="keys", descales=True), 64)
+        forward_of_8_bits(arch, softcap.program, window.program)
         classify = load(row_blocks_source.source(window.program, slots=True, lens=True, offset="last")).classify
         options = {"num_warps": 4, "num_stages": 3}
         build(classify, arch, ("heads", "q_len"), options, ROWS=16, MASK_N=128)
         build(row_runs, arch, (), options, WIDTH=1024)
         sizes = {"WIDTH": 128, "VALUE_WIDTH": 128, "PAGE": 64, "PADDED": 128}
         build(copy_tokens, arch, ("k_se", "v_se"), {"num_warps": 1, "num_stages": 3}, **sizes)
+    build(copy_tokens, 80, ("k_se", "v_se"), {"num_warps": 1, "num_stages": 3}, ("k_pages", "v_pages"), **sizes)
     sys.stdout.write("compiled\n")

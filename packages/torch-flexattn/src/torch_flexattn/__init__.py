@@ -21,6 +21,7 @@ from .functional import (
     flex_attention,
     flex_attention_varlen,
     merge_attention,
+    quantize_fp8,
     selected_attention,
 )
 from .masks_of_calls import forget_masks
@@ -72,6 +73,7 @@ __all__ = [
     "merge_attention",
     "nn",
     "parallel",
+    "quantize_fp8",
     "register_flop_formulas",
     "reset_stats",
     "score_mod",

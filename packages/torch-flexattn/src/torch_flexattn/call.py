@@ -45,6 +45,7 @@ class Call:
         want_max: whether the largest score of each row is asked for.
         backend: which kernels (see ``kernels.choose``).
         kernel_options: of those kernels; ``None``: none.
+        descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of the products and of the values.
         again: of a call that is going to be made again, what kernels know of that.
     """
 
@@ -59,6 +60,7 @@ class Call:
     want_max: bool = False
     backend: Backend = "auto"
     kernel_options: KernelOptions | None = None
+    descales: Tensor | None = None
     again: Again | None = None
 
     @property
@@ -67,7 +69,7 @@ class Call:
         return () if self.score is None else self.score.captures
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of the kernels, without ``want_max``."""
+        """Keyword arguments of the kernels, but for those of the forward pass alone."""
         return {
             "mask": self.mask,
             "score": self.score,
@@ -89,6 +91,7 @@ class Packed(NamedTuple):
         numbers: float64 on the CPU: scalars of both programs, the query offset where it is a number, the seed.
         q_offset: where it is a tensor.
         kv_lens: as of the call.
+        descales: as of the call.
         program: both programs, the shape of the block mask, if it is one, and the options of kernels, with blank lines
             between.
         scale: as of the call.
@@ -102,6 +105,7 @@ class Packed(NamedTuple):
     numbers: Tensor
     q_offset: Tensor | None
     kv_lens: Tensor | None
+    descales: Tensor | None
     program: str
     scale: float
     dropout_p: float
@@ -129,6 +133,7 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         numbers=torch.cat([*(part.numbers for part in (score, mod) if part is not None), offset, seed]),
         q_offset=given,
         kv_lens=call.kv_lens,
+        descales=call.descales,
         program=BETWEEN.join(
             [
                 "" if score is None else score.program.text,
@@ -152,6 +157,7 @@ def unpack(
     numbers: Tensor,
     q_offset: Tensor | None,
     kv_lens: Tensor | None,
+    descales: Tensor | None,
     program: str,
     scale: float,
     dropout_p: float,
@@ -193,6 +199,7 @@ def unpack(
         want_max=want_max,
         backend=backend,
         kernel_options=kernel_options,
+        descales=descales,
     )
 
 

@@ -1,6 +1,7 @@
 """Functions without state: they look at the arguments, and call the op."""
 
 from .attention import AuxOutput, AuxRequest, flex_attention
+from .fp8 import quantize_fp8
 from .merge import merge_attention
 from .selected import selected_attention
 from .varlen import flex_attention_varlen
@@ -11,5 +12,6 @@ __all__ = [
     "flex_attention",
     "flex_attention_varlen",
     "merge_attention",
+    "quantize_fp8",
     "selected_attention",
 ]

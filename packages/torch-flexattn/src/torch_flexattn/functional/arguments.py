@@ -3,43 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..block_mask import BlockMask
 from ..errors import InputError, KindError
+from ..fp8 import FP8
 from ..ops.plain import is_autocast_on
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def in_autocast_type(*features: Tensor) -> list[Tensor]:
-    """Query, key and value in the type of autocast, where that is on, as in PyTorch's attention; float64 stays."""
+    """Query, key and value in the type of autocast, where that is on, as in PyTorch's attention; float64 and
+    8 bits stay."""
     if not all(isinstance(t, Tensor) for t in features) or not is_autocast_on(features[0]):
         return list(features)
     low = torch.get_autocast_dtype(features[0].device.type)
-    return [t.to(low) if t.is_floating_point() and t.dtype != torch.float64 else t for t in features]
+    return [t.to(low) if t.is_floating_point() and t.dtype not in (torch.float64, FP8) else t for t in features]
 
 
-def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool) -> None:
-    """Ranks, sizes, types and devices of query, key and value.
+def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, eight_bits: bool = False) -> None:
+    """Ranks, sizes, types and devices of query, key and value; ``eight_bits``: whether those may be of 8 bits, all or
+    key and value alone.
 
     Raises:
         InputError: sizes or devices that do not fit; heads that differ without ``grouped``.
         KindError: no floating-point tensors of one type.
     """
     named = {"query": q, "key": k, "value": v}
+    types = (*FLOATING, FP8) if eight_bits else FLOATING
     for name, t in named.items():
         if not isinstance(t, Tensor):
             raise KindError(f"{name} must be a tensor, got {type(t).__name__}")
         if t.dim() != 4:
             raise InputError(f"{name} must have shape [batch, heads, length, features], got {tuple(t.shape)}")
-        if t.dtype not in FLOATING:
-            raise KindError(f"{name} must be float32, float64, float16 or bfloat16, got {t.dtype}")
+        if t.dtype not in types:
+            raise KindError(f"{name} must be {named_types(types)}, got {t.dtype}")
     shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
-    if not q.dtype == k.dtype == v.dtype:
-        raise KindError(f"query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+    if k.dtype != v.dtype or k.dtype not in (q.dtype, FP8):
+        but = f" (key and value may both be {FP8} beside another query)" if eight_bits else ""
+        raise KindError(f"query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}{but}")
     if not q.device == k.device == v.device:
         raise InputError(f"query, key and value must be on one device, got {q.device}, {k.device}, {v.device}")
     if q.shape[3] != k.shape[3] or q.shape[3] == 0:
@@ -54,6 +60,12 @@ def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool) -> None:
         raise InputError(f"the heads of query must be a multiple of those of key: {shapes}")
     if not grouped:
         raise InputError(f"query and key have different numbers of heads: pass enable_gqa=True ({shapes})")
+
+
+def named_types(types: Sequence[torch.dtype]) -> str:
+    """As messages list them."""
+    *names, last = (str(dtype).removeprefix("torch.") for dtype in types)
+    return f"{', '.join(names)} or {last}"
 
 
 def check_scale(scale: float | None, width: int) -> float:

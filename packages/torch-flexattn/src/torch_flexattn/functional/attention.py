@@ -13,6 +13,7 @@ from .. import reference
 from ..block_mask import BlockMask
 from ..call import BLOCK, Call
 from ..errors import InputError, KindError, UnsupportedError
+from ..fp8 import result_dtype
 from ..kernels.choose import kernels_for
 from ..kernels.launch.again import Again
 from ..masks import with_lengths
@@ -34,6 +35,7 @@ from .arguments import (
     check_sinks,
     in_autocast_type,
 )
+from .fp8 import check_forward_only, descales_of
 from .remembered import is_repeated, key_of, recall, remember
 
 Backend = Literal["auto", "triton", "hopper", "decode", "cpu", "reference"]
@@ -96,6 +98,9 @@ def flex_attention(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     seed: int | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
     backend: Backend = "auto",
     check: bool | None = None,
 ) -> Any:
@@ -105,8 +110,10 @@ def flex_attention(
     −inf where the mask is False; ``out = Σ_j softmax_j(s) · value``. A query that sees nothing gets 0.
 
     Args:
-        query: ``[B, Hq, L, E]``; float32, float64, float16 or bfloat16 (16 bits are computed in float32).
-        key: ``[B, Hkv, S, E]``, or ``[1, Hkv, S, E]`` for all of a batch.
+        query: ``[B, Hq, L, E]``; float32, float64, float16, bfloat16, or float8_e4m3fn without gradients (8 and 16 bits
+            are computed in float32).
+        key: ``[B, Hkv, S, E]``, or ``[1, Hkv, S, E]`` for all of a batch; of the type of ``query``, or, with ``value``,
+            float8_e4m3fn.
         value: ``[B, Hkv, S, Ev]``, or with batch 1.
         score_mod: ``(score, b, h, q_idx, kv_idx) -> score``; tensors that it captures may need gradients.
         block_mask: a :class:`BlockMask`, PyTorch's, or a mask: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
@@ -122,6 +129,10 @@ def flex_attention(
         sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
         dropout_p: share of the softmax that is dropped, the rest scaled by ``1/(1 - dropout_p)``.
         seed: of the dropout; default: drawn from PyTorch's default generator.
+        q_descale: of 8-bit queries: float32 ``[B, Hq]``, ``[B, Hkv]``, one of these without ``B``, or ``[]``: what a
+            stored number is multiplied by, which :func:`quantize_fp8` gives. Default: 1.
+        k_descale: of 8-bit keys: float32 ``[B, Hkv]``, ``[Hkv]`` or ``[]``. ``score_mod`` sees scores of the true size.
+        v_descale: of 8-bit values, likewise.
         backend: ``"auto"`` takes the best kernels that can serve; ``"triton"`` the portable ones of GPUs, ``"hopper"``
             those of compute capability 9.0, ``"decode"`` those of few queries (forward alone), each or fails; ``"cpu"``
             computes block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any
@@ -130,14 +141,15 @@ def flex_attention(
             on a CPU. On a GPU it takes the slow kernels of ``"cpu"``.
 
     Returns:
-        ``[B, Hq, L, Ev]`` with the dimensions in memory in the order of ``query``, or what ``return_lse`` or
-        ``return_aux`` say.
+        ``[B, Hq, L, Ev]`` with the dimensions in memory in the order of ``query``, in its type (bfloat16 for 8 bits),
+        or what ``return_lse`` or ``return_aux`` say.
 
     Raises:
         InputError: sizes, devices or values that do not fit (also a ValueError).
         KindError: the wrong type: a dtype, a function with other arguments (also a TypeError).
         UnsupportedModError: a mod that no kernel can evaluate (also a NotImplementedError).
-        UnsupportedError: ``backend`` or ``kernel_options`` name kernels or tiles that cannot serve.
+        UnsupportedError: ``backend`` or ``kernel_options`` name kernels or tiles that cannot serve; a gradient of a
+            call with 8 bits.
         IndexError: see ``check``.
 
     Example:
@@ -148,20 +160,24 @@ def flex_attention(
         torch.Size([1, 2, 5, 8])
 
     Reference:
-        FlexAttention (Dong et al., MLSys 2025), section 3; arguments as torch.nn.attention.flex_attention.
+        FlexAttention (Dong et al., MLSys 2025), section 3; arguments as torch.nn.attention.flex_attention;
+        descales as of FlashAttention-3 (Shah et al., 2024, section 3.3).
     """
     options = KernelOptions.of(kernel_options)
     mods = (score_mod, block_mask, mask_mod)
-    known = key_of(
-        query, key, value, sinks, mods, q_offset, kv_lens, dropout_p, scale, enable_gqa, return_lse, return_aux,
-        backend, check, options,
-    )  # fmt: skip
+    known = None
+    if q_descale is None and k_descale is None and v_descale is None:
+        known = key_of(
+            query, key, value, sinks, mods, q_offset, kv_lens, dropout_p, scale, enable_gqa, return_lse, return_aux,
+            backend, check, options,
+        )  # fmt: skip
     if known is not None:
         call = recall(known)
         if call is not None:
             return _returned(ops.attention(query, key, value, sinks, call), return_lse, return_aux)
     query, key, value = in_autocast_type(query, key, value)
-    check_features(query, key, value, grouped=enable_gqa)
+    check_features(query, key, value, grouped=enable_gqa, eight_bits=True)
+    descales = descales_of(query, key, value, q_descale, k_descale, v_descale)
     scale = check_scale(scale, query.shape[3])
     check_dropout(dropout_p)
     check_sinks(sinks, query)
@@ -176,25 +192,31 @@ def flex_attention(
     score = None if score_mod is None else as_score(score_mod)
     if score is not None:
         check_captures("score_mod", score.captures, query)
+    captures = () if score is None else score.captures
+    check_forward_only(key, query, key, value, sinks, q_descale, k_descale, v_descale, *captures)
     q_offset = 0 if q_offset is None else q_offset
     drawn = _seed(seed) if dropout_p else 0
     wants = AuxRequest(lse=return_lse) if return_aux is None else return_aux
     if backend == "reference":
         mod = _whole_mask(block_mask, mask_mod, query, key)
         with outside_autocast(query):
-            results = _by_reference(query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens)
+            results = _by_reference(
+                query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens, descales
+            )
     else:
         check = query.device.type == "cpu" if check is None else check
         if torch.compiler.is_compiling() or query.is_meta:
             mask = _mask_of_op(block_mask, mask_mod, query, key)
         else:
             kernels = kernels_for(backend, query.device, query.dtype, check, options)
-            trained = needs_grad(query, key, value, sinks, *(() if score is None else score.captures))
+            trained = needs_grad(query, key, value, sinks, *captures)
             found = trained or not kernels.takes_mods(query, dropout_p) or is_repeated(known)
             mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, found)
         again = None if known is None else Again()
-        wanted = wants.max_scores
-        call = Call(mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wanted, backend, options, again)
+        call = Call(
+            mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, options,
+            descales, again,
+        )  # fmt: skip
         results = ops.attention(query, key, value, sinks, call)
         if known is not None:
             remember(known, call, mods)
@@ -285,8 +307,11 @@ def _by_reference(
     seed: int | Tensor,
     q_offset: Tensor | int,
     kv_lens: Tensor | None,
+    descales: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dropout = None
+    dtype, dropout = q.dtype, None
+    if descales is not None:
+        q = (q if dtype == torch.float64 else q.float()) * descales[0][..., None, None]
     if dropout_p:
         from ..kernels.dropout import keep
 
@@ -300,5 +325,7 @@ def _by_reference(
         q, k, v, score_mod=score, mask_mod=mask, scale=scale, sinks=sinks, dropout_mask=dropout, q_offset=q_offset,
         kv_lens=kv_lens,
     )  # fmt: skip
-    exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return out.to(q.dtype), lse.to(exact), largest.to(exact)
+    if descales is not None:
+        out = out * descales[1][..., None, None]
+    exact = torch.float64 if dtype == torch.float64 else torch.float32
+    return out.to(result_dtype(dtype)), lse.to(exact), largest.to(exact)

@@ -33,6 +33,9 @@ def flex_attention_varlen(
     dropout_p: float = 0.0,
     seed: int | None = None,
     kernel_options: KernelOptions | Mapping[str, Any] | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
     backend: Backend = "auto",
     check: bool | None = None,
 ) -> Any:
@@ -56,6 +59,9 @@ def flex_attention_varlen(
         dropout_p: share of the softmax that is dropped, drawn by positions in the packed tensors.
         seed: of the dropout.
         kernel_options: of :func:`flex_attention`.
+        q_descale: of 8-bit queries: float32 ``[Hq]``, ``[Hkv]`` or ``[]``, the same for all sequences.
+        k_descale: of 8-bit keys: float32 ``[Hkv]`` or ``[]``.
+        v_descale: of 8-bit values, likewise.
         backend: of :func:`flex_attention`.
         check: of :func:`flex_attention`.
 
@@ -95,7 +101,8 @@ def flex_attention_varlen(
     q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
     found = flex_attention(
         q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
-        seed=seed, kernel_options=kernel_options, backend=backend, check=check,
+        seed=seed, kernel_options=kernel_options, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        backend=backend, check=check,
     )  # fmt: skip
     if return_aux is not None:
         out, aux = found

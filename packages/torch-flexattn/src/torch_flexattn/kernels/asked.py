@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
@@ -60,7 +61,7 @@ def _of_hopper_backward(call: Pass, tile: Tile) -> Any:
     _check_hopper(tile, rows=(64, 128) if call.width <= HALF else (own.rows,), keys=(own.columns,))
     _check_divides("BLOCK_M", tile.rows, "queries", call.block[0])
     stages = own.stages if tile.stages is None else (tile.stages, tile.stages)
-    return attention.BackwardTiles(tile.rows or own.rows, own.columns, stages)
+    return replace(own, rows=tile.rows or own.rows, stages=stages)
 
 
 def _check_hopper(tile: Tile, *, rows: tuple[int, ...], keys: tuple[int, ...]) -> None:

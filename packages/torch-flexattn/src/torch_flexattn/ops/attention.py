@@ -15,14 +15,15 @@ from torch import Tensor
 from ..block_mask import BlockMask
 from ..call import Call, Packed, pack, unpack
 from ..errors import UnsupportedError
+from ..fp8 import FP8, NO_GRADIENT, result_dtype
 from ..kernels.choose import kernels_for
 from ..stats import note_call, serving
 from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 _PACKED = (
-    "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, str program, float scale, "
-    "float dropout_p, bool check, str backend"
+    "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, Tensor? descales, "
+    "str program, float scale, float dropout_p, bool check, str backend"
 )
 LIBRARY.define(
     f"forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_PACKED}, bool want_max) -> (Tensor, Tensor, Tensor)"
@@ -59,6 +60,8 @@ class Attention(torch.autograd.Function):
         want_max: bool,
         *captures: Tensor,
     ) -> Results:
+        if k.dtype == FP8:
+            raise UnsupportedError(NO_GRADIENT)
         out, lse, largest = _whole(_run(q, k, v, sinks, call, want_max, *captures))
         ctx.count = len(captures)
         ctx.save_for_backward(q, k, v, sinks, out, lse, *captures, *_read_again(call))
@@ -124,7 +127,7 @@ def _run(
     if kernels.repeats:
         options["again"] = again
     with outside_autocast(q), on_device(q):
-        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, **options)
+        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, descales=call.descales, **options)
     note_call(q, k, v, call.mask, backward=False)
     return out, lse, largest
 
@@ -182,7 +185,7 @@ def _backward(
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
     want_max = packed[-1]
     order = sorted(range(3), key=lambda d: -q.stride(d))
-    out = torch.empty_permuted((*q.shape[:3], v.shape[-1]), (*order, 3), dtype=q.dtype, device=q.device)
+    out = torch.empty_permuted((*q.shape[:3], v.shape[-1]), (*order, 3), dtype=result_dtype(q.dtype), device=q.device)
     lse = q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     return out, lse, torch.empty_like(lse) if want_max else lse.new_empty(0)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..call import BETWEEN, BLOCK
 from ..errors import UnsupportedError
+from ..fp8 import result_dtype
 from ..kernels.choose import Backend, kernels_for
 from ..kernels.pages import side_by_side
 from ..masks_of_calls import block_mask_of
@@ -25,8 +26,8 @@ from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 LIBRARY.define(
     "paged_forward(Tensor q, Tensor k_pages, Tensor v_pages, Tensor table, Tensor kv_lens, Tensor? slots, "
-    "Tensor? sinks, Tensor[] captures, Tensor numbers, str program, float scale, SymInt most_keys, bool check, "
-    "str backend, bool want_max) -> (Tensor, Tensor, Tensor)"
+    "Tensor? sinks, Tensor? descales, Tensor[] captures, Tensor numbers, str program, float scale, SymInt most_keys, "
+    "bool check, str backend, bool want_max) -> (Tensor, Tensor, Tensor)"
 )
 
 Results = tuple[Tensor, Tensor, Tensor]
@@ -44,6 +45,7 @@ class PagedCall:
         check: whether reading a captured tensor out of range at a visible position is an error.
         backend: which kernels (see ``kernels.choose``).
         want_max: whether the largest score of each row is asked for.
+        descales: of 8-bit pages: float32 ``[2, B, Hq]``, factors of the products and of the values.
     """
 
     mask: MaskMod | None
@@ -53,6 +55,7 @@ class PagedCall:
     check: bool = False
     backend: Backend = "auto"
     want_max: bool = False
+    descales: Tensor | None = None
 
     @property
     def captures(self) -> tuple[Tensor, ...]:
@@ -65,7 +68,8 @@ class PagedCall:
         numbers = torch.cat([torch.empty(0, dtype=torch.float64), *(mod.numbers for mod in mods)])
         program = BETWEEN.join("" if mod is None else mod.program.text for mod in (self.score, self.mask))
         return (
-            list(self.captures), numbers, program, self.scale, self.most_keys, self.check, self.backend, self.want_max
+            self.descales, list(self.captures), numbers, program, self.scale, self.most_keys, self.check, self.backend,
+            self.want_max,
         )  # fmt: skip
 
 
@@ -83,7 +87,8 @@ def paged_attention(
 
     Args:
         q: ``[B, Hq, L, E]``: the last ``L`` tokens of each sequence, all of whose keys are in their pages.
-        k_pages: ``[pages, page size, Hkv, E]``; the page size is a power of two, at least 16.
+        k_pages: ``[pages, page size, Hkv, E]``, of the type of ``q`` or of 8 bits; the page size is a power of two, at
+            least 16.
         v_pages: ``[pages, page size, Hkv, Ev]``.
         table: int32 ``[slots, n]``: the pages of a sequence, in order.
         kv_lens: int32 ``[slots]``: tokens of a sequence.
@@ -122,7 +127,7 @@ def _run(
             if decode.serves(q, call.mask):
                 out, lse, largest = decode.paged(
                     q, k_pages, v_pages, table, kv_lens, mask=call.mask, score=call.score, scale=call.scale,
-                    slots=slots, sinks=sinks, want_max=call.want_max, most_keys=call.most_keys,
+                    slots=slots, sinks=sinks, want_max=call.want_max, descales=call.descales, most_keys=call.most_keys,
                 )  # fmt: skip
                 return out, lse, lse.new_empty(0) if largest is None else largest
         if slots is not None:
@@ -137,7 +142,7 @@ def _run(
             mask = block_mask_of(call.mask, (batch, heads, queries, keys), BLOCK, q.device, first, call.check)
         out, lse, largest = kernels.forward(
             q, k, v, mask=mask, score=call.score, scale=call.scale, q_offset=first, kv_lens=kv_lens, sinks=sinks,
-            dropout_p=0.0, seed=0, check=call.check, want_max=call.want_max,
+            dropout_p=0.0, seed=0, check=call.check, want_max=call.want_max, descales=call.descales,
         )  # fmt: skip
     return out, lse, lse.new_empty(0) if largest is None else largest
 
@@ -150,6 +155,7 @@ def _forward(
     kv_lens: Tensor,
     slots: Tensor | None,
     sinks: Tensor | None,
+    descales: Tensor | None,
     captures: list[Tensor],
     numbers: Tensor,
     program: str,
@@ -165,14 +171,16 @@ def _forward(
     call = PagedCall(
         None if mask is None else MaskMod(mask, tuple(captures[split:]), _typed(mask, values[first:])),
         None if score is None else ScoreMod(score, tuple(captures[:split]), _typed(score, values[:first])),
-        scale, most_keys, check, backend, want_max,
+        scale, most_keys, check, backend, want_max, descales,
     )  # fmt: skip
     return _run(q, k_pages, v_pages, table, kv_lens, slots, sinks, call)
 
 
 def _fake_forward(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Results:
     order = sorted(range(3), key=lambda d: -q.stride(d))
-    out = torch.empty_permuted((*q.shape[:3], v_pages.shape[-1]), (*order, 3), dtype=q.dtype, device=q.device)
+    out = torch.empty_permuted(
+        (*q.shape[:3], v_pages.shape[-1]), (*order, 3), dtype=result_dtype(q.dtype), device=q.device
+    )
     lse = q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     return out, lse, torch.empty_like(lse) if rest[-1] else lse.new_empty(0)
 

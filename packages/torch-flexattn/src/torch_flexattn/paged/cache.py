@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, KindError
-from ..functional.arguments import FLOATING, check_captures, check_scale, check_sinks
+from ..fp8 import FP8
+from ..functional.arguments import FLOATING, check_captures, check_scale, check_sinks, named_types
 from ..kernels.choose import Backend
 from ..masks import with_lengths
 from ..mods import MaskLike, ScoreLike
@@ -17,6 +18,8 @@ from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..ops.paged import PagedCall, paged_attention
 from .allocator import Allocator, SeqId
+from .arguments import check_tensor
+from .descales import pool_descales
 from .pool import Pool
 from .stats import CacheStats
 
@@ -40,12 +43,15 @@ class PagedKVCache:
         max_seqs: sequences that may live at a time.
         v_head_dim: features of a value; default ``head_dim``.
         max_tokens: of one sequence, at most; default: all pages. The table has a place for each of its pages.
-        dtype: of keys and values; default PyTorch's.
+        dtype: of keys and values; default PyTorch's. ``torch.float8_e4m3fn`` stores what is written in 8 bits.
         device: of the pool; default PyTorch's.
+        k_descale: of a pool of 8 bits: what a stored key is multiplied by, a number or ``[num_kv_heads]``; default 1.
+        v_descale: of a stored value, likewise.
 
     Raises:
-        InputError: a size that is not positive; a page size that is no power of two from 16 on.
-        KindError: a dtype that is no floating-point type; a size that is no integer.
+        InputError: a size that is not positive; a page size that is no power of two from 16 on; a factor that is not
+            positive, or one for a pool of more bits.
+        KindError: a dtype that is no floating-point type; a size that is no integer; a factor that is no number.
 
     Example:
         >>> import torch
@@ -76,6 +82,8 @@ class PagedKVCache:
         max_tokens: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        k_descale: float | Tensor | None = None,
+        v_descale: float | Tensor | None = None,
     ) -> None:
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         max_tokens = num_pages * page_size if max_tokens is None else max_tokens
@@ -91,11 +99,13 @@ class PagedKVCache:
         if page_size < LEAST_PAGE or page_size & (page_size - 1):
             raise InputError(f"page_size must be a power of two, at least {LEAST_PAGE}, got {page_size}")
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in FLOATING:
-            raise KindError(f"dtype must be float32, float64, float16 or bfloat16, got {dtype}")
+        if dtype not in (*FLOATING, FP8):
+            raise KindError(f"dtype must be {named_types((*FLOATING, FP8))}, got {dtype}")
+        device = torch.empty(0, device=device).device
+        descales = pool_descales(k_descale, v_descale, num_kv_heads, dtype, device)
         width = min(-(-max_tokens // page_size), num_pages)
         self._pool = Pool(
-            (num_pages, page_size, num_kv_heads), (head_dim, v_head_dim), max_seqs, width, dtype, device
+            (num_pages, page_size, num_kv_heads), (head_dim, v_head_dim), max_seqs, width, dtype, device, descales
         )  # fmt: skip
         self.max_tokens = min(max_tokens, width * page_size)
         self._pages = Allocator(num_pages, page_size, max_seqs, width)
@@ -173,7 +183,7 @@ class PagedKVCache:
 
         Args:
             seqs: ``n`` different sequences.
-            k: ``[n, num_kv_heads, L, head_dim]``: keys of ``L`` tokens of each.
+            k: ``[n, num_kv_heads, L, head_dim]``: keys of ``L`` tokens of each; for a cache of 8 bits, of 16 or 32.
             v: ``[n, num_kv_heads, L, v_head_dim]``.
 
         Raises:
@@ -288,7 +298,7 @@ class PagedKVCache:
 
         Args:
             q: ``[n, Hq, L, head_dim]``: queries of the last ``L`` tokens of each; ``Hq`` is a multiple of
-                ``num_kv_heads``, any.
+                ``num_kv_heads``, any. With a cache of 8 bits, of 16 or 32.
             seqs: ``n`` sequences of at least ``L`` tokens.
             score_mod: ``(score, b, h, q_idx, kv_idx) -> score``.
             mask_mod: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
@@ -308,7 +318,7 @@ class PagedKVCache:
             UnsupportedError: a gradient is asked for.
         """
         heads, width = self.k_pages.shape[2:]
-        self._check_tensor("q", q, (len(seqs), None, None, width))
+        check_tensor("q", q, self.k_pages, (len(seqs), None, None, width))
         if not q.shape[1] or q.shape[1] % heads:
             raise InputError(f"q must have a multiple of num_kv_heads={heads} heads, got {tuple(q.shape)}")
         longest = self._longest("q", seqs, q.shape[2])
@@ -327,6 +337,7 @@ class PagedKVCache:
             most_keys=self.max_tokens if self._pool.is_captured() else longest,
             check=self.device.type == "cpu" and backend != "triton" if check is None else check,
             backend=backend,
+            descales=self._pool.descales_of(*q.shape[:2]),
         )
         slots = self._slots(seqs)
         out, lse, _ = paged_attention(q, self.k_pages, self.v_pages, self.table, self.lengths, slots, sinks, call)
@@ -377,15 +388,5 @@ class PagedKVCache:
 
     def _check_tokens(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
         heads = self.k_pages.shape[2]
-        self._check_tensor("k", k, (len(seqs), heads, None, self.k_pages.shape[3]))
-        self._check_tensor("v", v, (len(seqs), heads, k.shape[2], self.v_pages.shape[3]))
-
-    def _check_tensor(self, name: str, t: Tensor, sizes: tuple[int | None, ...]) -> None:
-        if not isinstance(t, Tensor) or t.dtype != self.dtype:
-            got = t.dtype if isinstance(t, Tensor) else type(t).__name__
-            raise KindError(f"{name} must be a tensor of the cache's dtype {self.dtype}, got {got}")
-        if t.device != self.device:
-            raise InputError(f"{name} is on {t.device}, but the cache is on {self.device}")
-        if t.dim() != len(sizes) or any(size not in (None, own) for size, own in zip(sizes, t.shape)):
-            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-            raise InputError(f"{name} must have shape [{wanted}], got {tuple(t.shape)}")
+        check_tensor("k", k, self.k_pages, (len(seqs), heads, None, self.k_pages.shape[3]))
+        check_tensor("v", v, self.v_pages, (len(seqs), heads, k.shape[2], self.v_pages.shape[3]))

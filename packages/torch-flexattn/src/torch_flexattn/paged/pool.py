@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
+from ..fp8 import as_bits, rounded_to_fp8
 from ..kernels.choose import why_not_triton
 from ..ops.plain import on_device
 from .allocator import Allocator, SeqId
@@ -26,6 +27,7 @@ class Pool:
         width: pages of a sequence, at most.
         dtype: of keys and values.
         device: of everything.
+        descales: of 8-bit keys and values: float32 ``[2, num_kv_heads]``; what is stored is a number over its head's.
 
     Attributes:
         keys: ``[num_pages, page_size, num_kv_heads, E]``.
@@ -42,6 +44,7 @@ class Pool:
         width: int,
         dtype: torch.dtype,
         device: torch.device | str | None,
+        descales: Tensor | None = None,
     ) -> None:
         with torch.inference_mode(False):
             self.keys, self.values = (torch.zeros(*pages, own, dtype=dtype, device=device) for own in widths)
@@ -49,13 +52,29 @@ class Pool:
         self.device = self._state.device
         self.lengths = self._state[:slots]
         self.table = self._state[slots:].view(slots, width)
+        self.descales = descales
+        self._of_groups: dict[int, Tensor] = {}
         self._slots: dict[tuple[SeqId, ...], Tensor] = {}
         self._of_graphs: list[Tensor] = []
 
     @property
     def memory_bytes(self) -> int:
         """Of all tensors."""
-        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self._state))
+        tensors = (self.keys, self.values, self._state, *(() if self.descales is None else (self.descales,)))
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def descales_of(self, batch: int, heads: int) -> Tensor | None:
+        """Factors of products and of values, for query heads: ``[2, batch, heads]``; nothing is launched again."""
+        if self.descales is None:
+            return None
+        group = heads // self.descales.shape[1]
+        found = self._of_groups.get(group)
+        if found is None:
+            with torch.inference_mode(False):
+                found = self.descales.repeat_interleave(group, 1).unsqueeze(1)
+            if not self.is_captured():  # else it is the graph's
+                self._of_groups[group] = found
+        return found.expand(2, batch, heads)
 
     def is_captured(self) -> bool:
         """Whether what is called goes into a CUDA graph."""
@@ -90,7 +109,7 @@ class Pool:
         """Bring the device up to date with what changed on the host: one copy, and those of shared pages."""
         if pages.copies:
             source, target = (self._sent(list(side)) for side in zip(*pages.copies))
-            for pool in (self.keys, self.values):
+            for pool in map(as_bits, (self.keys, self.values)):
                 pool.index_copy_(0, target.long(), pool.index_select(0, source))
         places = [*pages.resized, *(self.lengths.shape[0] + place for place in pages.changed)]
         if places:
@@ -106,13 +125,17 @@ class Pool:
             from ..kernels.triton import write_pages
 
             with on_device(k):
-                write_pages.write(k.detach(), v.detach(), self.keys, self.values, self.table, self.lengths, slots)
+                write_pages.write(
+                    k.detach(), v.detach(), self.keys, self.values, self.table, self.lengths, slots, self.descales
+                )
             return
+        if self.descales is not None:
+            k, v = (as_bits(rounded_to_fp8(t, of[:, None, None])) for t, of in zip((k, v), self.descales))
         tokens, size = k.shape[2], self.keys.shape[1]
         place = (self.lengths[slots] - tokens)[:, None] + torch.arange(tokens, dtype=torch.int32, device=self.device)
         page = self.table[slots[:, None], place // size]
         row = (page.long() * size + place % size).flatten()
-        for pages, new in ((self.keys, k), (self.values, v)):
+        for pages, new in zip(map(as_bits, (self.keys, self.values)), (k, v)):
             pages.view(-1, *pages.shape[2:]).index_copy_(0, row, new.detach().transpose(1, 2).flatten(0, 1))
 
     def _sent(self, numbers: list[int] | list[list[int]]) -> Tensor:

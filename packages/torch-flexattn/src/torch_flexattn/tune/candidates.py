@@ -6,7 +6,7 @@ Not a grid: tiles that a kernel of this kind is known to like somewhere. A call 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..kernels.asked import own_tiles
@@ -98,7 +98,7 @@ def _hopper_backward(call: Pass) -> list[Any]:
 
     q, _, v = call.features
     own = attention.backward_tiles(call.width)
-    others = [attention.BackwardTiles(rows, own.columns, stages) for rows, stages in HOPPER_BACKWARD]
+    others = [replace(own, rows=rows, stages=stages) for rows, stages in HOPPER_BACKWARD]
     wide = call.width > attention.NARROW
 
     def fits(tiles: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...fp8 import result_dtype
 from ...mods import ScoreMod
 from ...stats import serving
 from ...widen import widened
@@ -39,12 +40,13 @@ def forward(
     seed: int = 0,
     check: bool = True,
     want_max: bool = True,
+    descales: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention over the runs of a block mask.
 
     Args:
         q: ``[B, Hq, L, E]``, of any float type and strides.
-        k: ``[B or 1, Hkv, S, E]``; ``Hkv`` divides ``Hq``.
+        k: ``[B or 1, Hkv, S, E]``; ``Hkv`` divides ``Hq``. Keys and values may be of 8 bits, and queries with them.
         v: ``[B or 1, Hkv, S, Ev]``.
         mask: what is visible, of queries ``L`` and keys ``S``; its mod sees ``q_offset + i``. ``None``: all.
         score: modification of scores; sees ``q_offset + i`` as well.
@@ -57,20 +59,22 @@ def forward(
         check: whether reading a captured tensor out of range at a visible position is an error; else it gives 0.
         want_max: whether the largest score is wanted: without it, and without score modification and dropout, PyTorch's
             fused attention can serve.
+        descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of the products and of the values.
 
     Returns:
-        ``out`` ``[B, Hq, L, Ev]`` in the type and dimension order of ``q``; in float32 (float64 for float64) the
-        logarithm of the sum of exponentials, with the sink, ``[B, Hq, L]``, and the largest score ``[B, Hq, L]``, or
-        ``None``. Where nothing is visible: 0, −inf (the sink, if there is one), −inf.
+        ``out`` ``[B, Hq, L, Ev]`` in the type (of 8 bits: bfloat16) and dimension order of ``q``; in float32
+        (float64 for float64) the logarithm of the sum of exponentials, with the sink, ``[B, Hq, L]``, and the largest
+        score ``[B, Hq, L]``, or ``None``. Where nothing is visible: 0, −inf (the sink, if there is one), −inf.
 
     Raises:
         IndexError: a captured tensor is read out of range at a visible position.
     """
     serving("cpu")
-    call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check)
+    call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check, descales)
     if q.shape[:3].numel() == 0:
         lse, largest = (q.new_empty(q.shape[:3], dtype=call.dtype) for _ in range(2))
-        return q.new_empty(*q.shape[:3], v.shape[-1]), lse, largest if want_max else None
+        out = q.new_empty(*q.shape[:3], v.shape[-1], dtype=result_dtype(q.dtype))
+        return out, lse, largest if want_max else None
     results = _forward(call, sinks, want_max, careful=False)
     if bool(results[0].sum(dtype=call.dtype).isfinite()):
         return results
@@ -82,7 +86,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     shape, width = call.q.shape[:3], call.v.shape[-1]
     order = sorted(range(3), key=lambda d: -call.q.stride(d))
-    out = torch.empty_permuted((*shape, width), (*order, 3), dtype=call.q.dtype)
+    out = torch.empty_permuted((*shape, width), (*order, 3), dtype=result_dtype(call.q.dtype))
     lse = torch.empty(*shape, 1, dtype=call.dtype)
     largest = torch.empty_like(lse) if want_max else None
     sink = None if sinks is None else call.by_lane(sinks.to(call.dtype).view(1, -1, 1, 1).expand(*shape, 1))
@@ -91,6 +95,8 @@ def _forward(
     for lane, rows in call.rows():
         tile = Tile(call, lane, rows, careful=careful)
         of_out, of_lse, top = softmax(tile)
+        if call.descales is not None:
+            of_out *= tile.descale(1)
         if sink is not None:
             share = tile.take(sink)
             of_out *= torch.sigmoid(of_lse - share).masked_fill_(of_lse == MINUS_INFINITY, 0)

@@ -62,4 +62,7 @@ def merged(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> tu
 def _operands(tile: Tile, step: Step) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Query, key, value ``[1, products, …]`` and the mask ``[1, 1, rows, keys]``."""
     key, value = (tile.of_keys(x, step)[None] for x in (tile.call.keys, tile.call.values))
-    return tile.view(tile.call.by_lane(tile.call.q))[None], key, value, tile.bias(step)
+    query = tile.view(tile.call.by_lane(tile.call.q))
+    if tile.call.descales is not None:
+        query = query * tile.descale(0)
+    return query[None], key, value, tile.bias(step)

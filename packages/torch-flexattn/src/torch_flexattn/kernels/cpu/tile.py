@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...fp8 import FP8
 from ...mods import MaskMod, ScoreMod
 from ..dropout import keep
 from .lanes import Lanes, by_lane, lanes
@@ -52,6 +53,7 @@ class Attention:
         dropout_p: share of the weights that is dropped.
         seed: of the dropout.
         check: whether reading a captured tensor out of range is an error.
+        descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of products and of values.
     """
 
     q: Tensor
@@ -65,6 +67,7 @@ class Attention:
     dropout_p: float
     seed: int
     check: bool
+    descales: Tensor | None = None
     _held: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False)
 
     def memory(self, name: str, *shape: int) -> Tensor:
@@ -90,12 +93,13 @@ class Attention:
 
     @cached_property
     def keys(self) -> Tensor:
-        """``k`` in the type of the computation, unless every key is read once only."""
-        return self.k if self.q.shape[2] == 1 else self.k.to(self.dtype)
+        """``k`` in the type of the computation, unless every key is read once only, or is of 8 bits: then it is
+        converted as it is read, so that no wide copy of it is held."""
+        return self.k if self.q.shape[2] == 1 or self.k.dtype == FP8 else self.k.to(self.dtype)
 
     @cached_property
     def values(self) -> Tensor:
-        return self.v if self.q.shape[2] == 1 else self.v.to(self.dtype)
+        return self.v if self.q.shape[2] == 1 or self.v.dtype == FP8 else self.v.to(self.dtype)
 
     def rows(self) -> Iterator[tuple[Lanes, Rows]]:
         """All work: which heads, which queries."""
@@ -158,7 +162,14 @@ class Tile:
     @cached_property
     def query(self) -> Tensor:
         """``[products, height, E]``, scaled."""
-        return self.take(self.call.by_lane(self.call.q)).mul_(self.call.scale)
+        query = self.take(self.call.by_lane(self.call.q)).mul_(self.call.scale)
+        return query if self.call.descales is None else query.mul_(self.descale(0))
+
+    def descale(self, which: int) -> Tensor:
+        """Factors of products (0) or of values (1), for each row: ``[products, height, 1]``."""
+        assert self.call.descales is not None
+        of_heads = self.call.descales[which][..., None, None]
+        return self.take(self.call.by_lane(of_heads.expand(*self.call.q.shape[:3], 1)))
 
     def put(self, x: Tensor, result: Tensor) -> None:
         """Write ``[products, rows, width]`` to this tile's rows of ``x``, as :meth:`take` reads them."""

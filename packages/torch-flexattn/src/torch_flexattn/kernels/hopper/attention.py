@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...block_mask import BlockMask
+from ...fp8 import FP8, result_dtype
 from ...mods import ScoreMod
 from ...stats import serving
 from ..launch.again import Again
@@ -26,13 +27,16 @@ from ..triton.places import arguments
 from ..triton.slanted import all_inside
 from . import backward_source, forward_source, wide_backward_source
 from .backward_tile import Backward
-from .descriptors import describable, strides_of
+from .descriptors import ALIGNED, describable, strides_of
 
 WIDEST = 256
 NARROW = 128
 """Features up to which a program owns 128 keys in the backward pass."""
 REGISTERS_OF_THREE = 208
 """Of a thread that multiplies, where a third group of warps makes gradients of queries."""
+WIDENED_ROWS = 512
+"""Queries that share a key head from which on 8-bit tensors are copied to 16 bits for these kernels. Calculated, not
+measured: for a thousand numbers the copy takes 1 ns (5 bytes each), so many rows 1.7 ns here, twice that elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,10 @@ class BackwardTiles:
     registers: int = 240
 
 
-def forward_tiles(width: int) -> Tiles:
-    """What fits into shared memory beside the queries."""
+def forward_tiles(width: int, eight: bool = False) -> Tiles:
+    """What fits into shared memory beside the queries; ``eight``: those and the keys are of 8 bits."""
+    if eight:
+        return Tiles(128 if width <= 128 else 64, 3)
     if width <= 64:
         return Tiles(128, 3)
     return Tiles(128, 2) if width <= 128 else Tiles(64, 2)
@@ -77,19 +83,32 @@ def forward_tiles(width: int) -> Tiles:
 def serves_forward(
     q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, kv_lens: Tensor | None, dropout_p: float
 ) -> bool:
-    """Whether :func:`forward` can serve a call: 16 bits, whole tiles of a block, tensors that the copy engine reads."""
+    """Whether :func:`forward` can serve a call: 16 bits, or 8; whole tiles of a block; tensors that the copy engine
+    reads, as they are or widened."""
     program = forward_source.GROUPS * forward_source.ROWS
     block = (program, program) if mask is None else mask.block
     widest = max(q.shape[3], v.shape[3])
     return (
-        q.element_size() == 2
+        (is_widened_well(q, k, v) if k.dtype == FP8 else q.element_size() == 2 and describable(q, k, v))
         and widest <= WIDEST
         and kv_lens is None
         and not dropout_p
         and q.shape[2] > forward_source.ROWS
         and block[0] % program == 0
         and block[1] % forward_tiles(widest).keys == 0
-        and describable(q, k, v)
+    )
+
+
+def is_widened_well(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a call with keys and values of 8 bits is worth widening, and then readable."""
+    in_16_bits = [v] if q.dtype == FP8 else [k, v]
+    as_they_are = [q, k] if q.dtype == FP8 else [q]
+    return (
+        q.element_size() <= 2
+        and (q.dtype != FP8 or all(chunk.size >= forward_source.DEPTH[True] for chunk in chunks(q.shape[3])))
+        and all(t.numel() > 0 and t.shape[3] * 2 % ALIGNED == 0 for t in in_16_bits)
+        and describable(*as_they_are)
+        and q.shape[2] * (q.shape[1] // k.shape[1]) >= WIDENED_ROWS
     )
 
 
@@ -104,17 +123,27 @@ def forward(
     q_offset: Tensor | int = 0,
     sinks: Tensor | None = None,
     want_max: bool = True,
+    descales: Tensor | None = None,
     tiles: Tiles | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As ``kernels.triton.attention.forward``, for calls that :func:`serves_forward` allows."""
+    """As ``kernels.triton.attention.forward``, for calls that :func:`serves_forward` allows.
+
+    Of 8-bit queries, keys and values, the values are copied to float16 first; keys and values beside queries of 16
+    bits, to their type. Either holds every e4m3 exactly.
+    """
     serving("hopper")
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
-    out = ordered_like(q, width_v)
+    out = ordered_like(q, width_v, result_dtype(q.dtype))
+    eight = q.dtype == FP8
+    if v.dtype == FP8:
+        v = v.to(torch.float16 if eight else q.dtype, memory_format=torch.contiguous_format)
+    if k.dtype == FP8 and not eight:
+        k = k.to(q.dtype, memory_format=torch.contiguous_format)
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     largest = torch.empty_like(lse) if want_max else None
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
-    tiles = tiles or forward_tiles(max(width, width_v))
+    tiles = tiles or forward_tiles(max(width, width_v), eight)
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     kernel = forward_source.Forward(
         width=width,
@@ -124,11 +153,14 @@ def forward(
         offsets=isinstance(q_offset, Tensor),
         sinks=sinks is not None,
         maxima=want_max,
+        eight=eight,
+        descales=descales is not None,
     )
     program = forward_source.GROUPS * forward_source.ROWS
     filled = [
         *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
-        *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)), row_ptr, runs,
+        *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)),
+        *(() if descales is None else (descales, *descales.stride()[:2])), row_ptr, runs,
         *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
         q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
     ]  # fmt: skip

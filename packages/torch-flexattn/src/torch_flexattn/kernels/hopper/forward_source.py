@@ -4,6 +4,9 @@ One program of the grid sums 128 rows of one head. One warp fetches tiles of key
 ring in shared memory; two groups of four warps sum 64 rows each, so that one group's softmax runs under the other's
 products. Modifications and masks are evaluated on the accumulators where they lie, in registers.
 
+Queries and keys may be of 8 bits (e4m3): both are read along their features, as products of 8 bits must be. Values are
+of 16 bits even then: the second product sums over keys, along which values do not lie, and its weights keep 16 bits.
+
 The structure is that of FlashAttention-3 (Shah et al., 2024, section 3.1).
 """
 
@@ -22,6 +25,8 @@ GROUPS = 2
 """Groups of warps that multiply."""
 ROWS = 64
 """Of a group: what one instruction of a group of warps multiplies."""
+DEPTH = {False: 16, True: 32}
+"""Features that one instruction sums over, by whether they are of 8 bits: 32 bytes."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class Forward:
         offsets: the numbers of queries begin elsewhere in each batch entry.
         sinks: each head has a further score.
         maxima: whether the maximum score of each row is stored.
+        eight: whether queries and keys are of 8 bits.
+        descales: there are factors of each head, of products and of values.
     """
 
     width: int
@@ -45,6 +52,8 @@ class Forward:
     offsets: bool = False
     sinks: bool = False
     maxima: bool = False
+    eight: bool = False
+    descales: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -89,10 +98,9 @@ def attend(
 ):
     LOG2E: gl.constexpr = 1.4426950408889634
     BLOCK_M: gl.constexpr = {rows}
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, {depth}])
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     COLUMN: gl.constexpr = gl.SliceLayout(0, SCORES)
-    TYPE: gl.constexpr = q_desc0.dtype
     first = row0 + which * BLOCK_M
     bar = q_ready.index(which)
 {loads}
@@ -184,6 +192,7 @@ def source(kernel: Forward) -> str:
     parts = [("k", n, c) for n, c in enumerate(wide)] + [("v", n, c) for n, c in enumerate(values)]
     kv_smem = ", ".join(f"{name}_smem{n}" for name, n, _ in parts)
     extras = (" max_ptr," if kernel.maxima else "") + (" sinks," if kernel.sinks else "")
+    extras += " descales, d_k, d_b," if kernel.descales else ""
     listed = names_of(kernel.programs)
     places = ", ".join(listed) + "," if listed else ""
     arguments = (
@@ -196,7 +205,7 @@ def source(kernel: Forward) -> str:
         f"tma.async_copy_global_to_shared({d}, [b, h, first, {c.start}], bar, {s}.index(which))"
         for d, s, c in zip(q, q_smem, wide)
     ]
-    setup = []
+    setup = ["scale = scale * gl.load(descales + b * d_b + h)"] if kernel.descales else []
     for n, chunk in enumerate(values):
         setup += [
             f"OUT{n}: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {chunk.size}, 16])",
@@ -210,7 +219,7 @@ def source(kernel: Forward) -> str:
     if mask is not None:
         partial = [loop, *_indent(_tile(kernel, score, mask), 1)]
         loops = ["if code & 1:", *_indent(loops, 1), "else:", *_indent(partial, 1)]
-    stores: list[str] = []
+    stores = ["safe = safe / gl.load(descales + d_k + b * d_b + h)"] if kernel.descales else []
     for n, chunk in enumerate(values):
         inside = "" if chunk.whole else f" & (f{n} < {kernel.value_width})"
         stores += [
@@ -218,7 +227,7 @@ def source(kernel: Forward) -> str:
             f"f{n} = ({chunk.start} + gl.arange(0, {chunk.size}, gl.SliceLayout(0, OUT{n})))[None, :]",
             f"safe{n} = gl.convert_layout(safe, gl.SliceLayout(1, OUT{n}))[:, None]",
             f"o_at{n} = out_ptr + b.to(gl.int64) * o_sb + h.to(gl.int64) * o_sh + o_rows{n}.to(gl.int64) * o_sm + f{n}",
-            f"gl.store(o_at{n}, (acc{n} / safe{n}).to(TYPE), mask=(o_rows{n} < q_len){inside})",
+            f"gl.store(o_at{n}, (acc{n} / safe{n}).to(out_ptr.dtype.element_ty), mask=(o_rows{n} < q_len){inside})",
         ]
     if kernel.maxima:
         stores.append("gl.store(max_ptr + l_at, m / LOG2E, mask=q_rows < q_len)")
@@ -245,6 +254,7 @@ def source(kernel: Forward) -> str:
     return TEXT.format(
         q_descs=", ".join(q), q_smem=", ".join(q_smem), kv_smem=kv_smem, extras=extras, places=places, rows=ROWS,
         kv_descs=", ".join(f"{name}_desc{n}" for name, n, _ in parts), program_rows=GROUPS * ROWS, groups=GROUPS,
+        depth=DEPTH[kernel.eight],
         offset_argument=" q_offsets," if kernel.offsets else " q_offset,",
         offset="gl.load(q_offsets + b)" if kernel.offsets else "q_offset",
         fetches="\n".join(_indent(fetches, 3)), loads="\n".join(_indent(loads, 1)),
@@ -293,7 +303,7 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         "l = l * alpha + gl.sum(p, 1)",
         "m = m_new",
         *(f"acc{c} = acc{c} * gl.convert_layout(alpha, gl.SliceLayout(1, OUT{c}))[:, None]" for c in range(values)),
-        "weights = p.to(TYPE)",
+        "weights = p.to(v_smem0.dtype)",
         "mbarrier.wait(v_ready.index(slot), phase)",
     ]
     for c, chunk in enumerate(chunks(kernel.value_width)):

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ...block_mask import BlockMask
+from ...fp8 import FP8
 from ..triton.block_runs import BLOCK
 from . import forward_source
-from .attention import WIDEST, backward_tiles, forward_tiles
+from .attention import WIDENED_ROWS, WIDEST, backward_tiles, forward_tiles, is_widened_well
 from .descriptors import describable
 
 
@@ -43,8 +44,13 @@ def _unmet(
     least: tuple[int, int],
 ) -> Iterator[str]:
     q, _, v = tensors[:3]
-    widest = max(q.shape[3], v.shape[3])
-    if q.element_size() != 2:
+    widest, eight = max(q.shape[3], v.shape[3]), tensors[1].dtype == FP8
+    if eight and not is_widened_well(q, tensors[1], v):
+        yield (
+            f"8 bits are copied to 16 for these kernels: from {WIDENED_ROWS} queries a key head on, of features in "
+            f"multiples of 8, got {q.shape[2] * q.shape[1] // tensors[1].shape[1]} and {q.shape[3]}, {v.shape[3]}"
+        )
+    if not eight and q.element_size() != 2:
         yield f"the kernels multiply 16 bits, and the tensors are {q.dtype}"
     if widest > WIDEST:
         yield f"the kernels have room for {WIDEST} features, got {widest}"
@@ -54,7 +60,7 @@ def _unmet(
         yield f"the kernels have no dropout, got dropout_p={dropout_p}"
     if block[0] % least[0] or block[1] % least[1]:
         yield f"blocks of the mask must be multiples of {least[0]} × {least[1]}, got {block[0]} × {block[1]}"
-    if not describable(*tensors):
+    if not eight and not describable(*tensors):
         yield (
             "the copy engine needs tensors that begin and step at multiples of 16 bytes, got strides "
             f"{', '.join(str(t.stride()) for t in tensors)}"

@@ -122,9 +122,11 @@ def compiled(
 def _described(dtype: Any, box: tuple[int, ...]) -> str:
     """The type of a tensor described to the copy engine."""
     import torch
+    import triton.language as tl
     from triton.experimental.gluon import language as gl
 
     name, element = {
+        torch.float8_e4m3fn: ("fp8e4nv", tl.float8e4nv),
         torch.float16: ("fp16", gl.float16),
         torch.bfloat16: ("bf16", gl.bfloat16),
         torch.float32: ("fp32", gl.float32),

@@ -16,8 +16,8 @@ MOST_SHARED, MOST_SHARED_OF_A_DEVICE = 8, 97
 """Numbers of the driver: a function's attribute, a device's."""
 MAP_BYTES, MAP_ALIGNED = 128, 64
 """Of a tensor map, which tells the copy engine of a tensor."""
-FLOAT_MAPS = {torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
-"""Types of elements, as tensor maps number them."""
+FLOAT_MAPS = {torch.float8_e4m3fn: 0, torch.float16: 6, torch.float32: 7, torch.bfloat16: 9}
+"""Types of elements, as tensor maps number them; 8 bits are bytes there."""
 PROMOTED_TO_128_BYTES = 2
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...block_mask import BlockMask
+from ...fp8 import result_dtype
 from ...mods import ScoreMod
 from ...stats import serving
 from ..dropout import threshold
@@ -17,6 +18,7 @@ from ..launch.kernel import Kernel
 from ..launch.launch import launch
 from . import backward_source, forward_source
 from .block_runs import runs_of
+from .eight_bits import as_read, eight_bits, knows_fp8
 from .gradients import Gradients, Results
 from .index_width import reaching
 from .layout import last_together, ordered_like
@@ -41,6 +43,7 @@ def forward(
     seed: int = 0,
     check: bool = True,
     want_max: bool = True,
+    descales: Tensor | None = None,
     tiles: Tiles | None = None,
     products: str | None = None,
     again: Again | None = None,
@@ -53,14 +56,15 @@ def forward(
     """
     serving("triton")
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
-    out = ordered_like(q, width_v)
+    out = ordered_like(q, width_v, result_dtype(q.dtype))
     lse = torch.empty(batch, heads, rows, dtype=torch.float32, device=q.device)
     largest = torch.empty_like(lse) if want_max else None
     if lse.numel() == 0:
         return out, lse, largest
     q, k, v = (last_together(t) for t in (q, k, v))
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
-    tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block)
+    eight = eight_bits(q, k)
+    tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block, widening=bool(eight))
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     kernel = forward_source.Forward(
         width=width,
@@ -72,13 +76,17 @@ def forward(
         sinks=sinks is not None,
         dropout=dropout_p > 0,
         maxima=want_max,
+        eight=eight,
+        native=eight == "all" and knows_fp8(q.device),
+        descales=descales is not None,
     )
     lens = kv_lens if kv_lens is None else kv_lens.to(torch.int32)
     offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
     filled = [
-        q, k, v, out, lse, largest, row_ptr, runs, lens, offsets, sinks,
+        as_read(q), as_read(k), as_read(v), out, lse, largest, row_ptr, runs, lens, offsets, sinks, descales,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
-        heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
+        heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides,
+        *((0, 0) if descales is None else descales.stride()[:2]), scale,
         0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
         *arguments((score, mod)),
     ]  # fmt: skip

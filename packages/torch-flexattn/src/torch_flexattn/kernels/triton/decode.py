@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...block_mask import BlockMask
+from ...fp8 import result_dtype
 from ...mods import MaskMod, ScoreMod
 from ...stats import serving
 from ..launch.again import Again
@@ -18,6 +19,7 @@ from ..launch.launch import launch
 from . import decode_source
 from .chunks import next_power_of_2
 from .decode_source import Decode
+from .eight_bits import as_read, eight_bits
 from .index_width import reaching
 from .layout import last_together, ordered_like
 from .places import arguments
@@ -55,6 +57,7 @@ def decode(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     want_max: bool = True,
+    descales: Tensor | None = None,
     tiles: Tiles | None = None,
     shares: int | None = None,
     products: str | None = None,
@@ -73,8 +76,8 @@ def decode(
     kernel = Decode(q.shape[3], v.shape[3], offset="each" if isinstance(q_offset, Tensor) else "one")
     sizes = k.shape[1], k.shape[2], k.shape[2]
     return _launch(
-        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, tiles, shares,
-        products, again,
+        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, descales, tiles,
+        shares, products, again,
     )  # fmt: skip
 
 
@@ -91,6 +94,7 @@ def paged(
     slots: Tensor | None = None,
     sinks: Tensor | None = None,
     want_max: bool = True,
+    descales: Tensor | None = None,
     most_keys: int | None = None,
     tiles: Tiles | None = None,
     shares: int | None = None,
@@ -99,13 +103,14 @@ def paged(
 
     Args:
         q: ``[B, Hq, L, E]``.
-        k_pages: ``[pages, page size, Hkv, E]``; a page holds a power of two of keys.
+        k_pages: ``[pages, page size, Hkv, E]``, of the type of ``q`` or of 8 bits; a page holds a power of two of keys.
         v_pages: ``[pages, page size, Hkv, Ev]``.
         table: int32 ``[B, n]``, or a row for each slot: the pages of a sequence, in order.
         kv_lens: int32 ``[B]``, or of each slot: how many keys a sequence has; those behind are never read.
         mask: what is visible; mods see positions in the sequence, not in pages.
         score: as of :func:`decode`, as are the others.
         slots: int32 ``[B]``: rows of ``table`` and ``kv_lens`` that are those of the batch.
+        descales: of 8-bit pages: float32 ``[2, B, Hq]``, of any stride between batch entries, also 0.
         most_keys: no sequence has more; default: what the table has room for.
     """
     k_pages, v_pages = last_together(k_pages), last_together(v_pages)
@@ -114,7 +119,7 @@ def paged(
     sizes = k_pages.shape[2], room, room if most_keys is None else min(most_keys, room)
     return _launch(
         kernel, q, k_pages.transpose(1, 2), v_pages.transpose(1, 2), sizes, mask, score, scale, 0, kv_lens, table,
-        slots, sinks, want_max, tiles, shares,
+        slots, sinks, want_max, descales, tiles, shares,
     )  # fmt: skip
 
 
@@ -133,6 +138,7 @@ def _launch(
     slots: Tensor | None,
     sinks: Tensor | None,
     want_max: bool,
+    descales: Tensor | None,
     tiles: Tiles | None,
     shares: int | None,
     products: str | None = None,
@@ -141,7 +147,7 @@ def _launch(
     """``sizes``: heads of keys, keys that there is room for, and how many there are at most."""
     serving("decode")
     (batch, heads, queries, width), (kv_heads, keys, most) = q.shape, sizes
-    out = ordered_like(q, kernel.value_width)
+    out = ordered_like(q, kernel.value_width, result_dtype(q.dtype))
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=q.device)
     largest = torch.empty_like(lse) if want_max else None
     if lse.numel() == 0:
@@ -175,17 +181,20 @@ def _launch(
         sinks=sinks is not None,
         maxima=want_max,
         shared=shares > 1,
+        eight=eight_bits(q, k),
+        descales=descales is not None,
     )
+    of_heads = (0, 0) if descales is None else descales.stride()[:2]
     attend, combine = _kernels(kernel)
     lines = batch * heads * queries
     sums = None
     if shares > 1:
         sums = torch.empty(lines * shares * kernel.record, dtype=torch.float32, device=q.device)
     filled = [
-        q, k, v, out, lse, largest, sums, begins, ends, runs, table, slots, kv_lens,
-        q_offset if kernel.offset == "each" else None, sinks,
+        as_read(q), as_read(k), as_read(v), out, lse, largest, sums, begins, ends, runs, table, slots, kv_lens,
+        q_offset if kernel.offset == "each" else None, sinks, descales,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], 0 if table is None else table.stride(0),
-        units, unit, group, k.shape[0], queries, keys, *strides, row_tiles, scale,
+        units, unit, group, k.shape[0], queries, keys, *strides, row_tiles, *of_heads, scale,
         q_offset if kernel.offset == "one" else 0, *arguments((score, mod)),
     ]  # fmt: skip
     launched = launch(
@@ -197,7 +206,9 @@ def _launch(
     launches = [(launched, filled)]
     if shares > 1:
         parts = next_power_of_2(shares)
-        combined = [out, lse, largest, sums, sinks, *out.stride()[:3], heads, queries, shares]
+        combined = [
+            out, lse, largest, sums, sinks, descales, *out.stride()[:3], heads, queries, shares, *of_heads,
+        ]  # fmt: skip
         launches.append((launch(combine, (lines, 1), combined, PARTS=parts, STEP=min(parts, 32)), combined))
     if again is not None and not isinstance(given, MaskMod):
         again.learn((q, k, v, sinks), (out, lse, largest), launches, () if sums is None else (sums,))

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ...program import Program
 from .chunks import LEAST, chunks
+from .eight_bits import Eight
 from .forward_source import load_rows
 from .places import parameters
 from .printer import Printed, print_program, scores_of
@@ -40,6 +41,8 @@ class Decode:
         sinks: each head has a further score.
         maxima: whether the maximum score of each row is stored.
         shared: whether the keys are shared out among several programs.
+        eight: what is of 8 bits; all of it is widened, as reading it is what takes the time.
+        descales: 8 bits have factors of each head.
     """
 
     width: int
@@ -54,6 +57,8 @@ class Decode:
     sinks: bool = False
     maxima: bool = False
     shared: bool = False
+    eight: Eight = ""
+    descales: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -71,14 +76,15 @@ import triton
 import triton.language as tl
 
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even, tanh
+from torch_flexattn.kernels.triton.e4m3 import widened
 from torch_flexattn.kernels.triton.softmax import with_sink
 
 
 @triton.jit(do_not_specialize=["kv_len", "q_offset"])
 def decode(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, sums, run_begin, run_end, runs, table, slots, kv_lens, q_offsets,
-    sinks, q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm, table_s,
-    units, unit, group, kv_batches, q_len, kv_len, mask_sb, mask_su, row_tiles, scale, q_offset,
+    sinks, descales, q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm, table_s,
+    units, unit, group, kv_batches, q_len, kv_len, mask_sb, mask_su, row_tiles, d_k, d_b, scale, q_offset,
 {places}    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK_N: tl.constexpr, PAGE: tl.constexpr,
     WHOLE_N: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):
@@ -100,8 +106,8 @@ COMBINE = '''
 
 @triton.jit(do_not_specialize=["shares"])
 def combine(
-    out_ptr, lse_ptr, max_ptr, sums, sinks, o_sb, o_sh, o_sm, heads, q_len, shares, PARTS: tl.constexpr,
-    STEP: tl.constexpr,
+    out_ptr, lse_ptr, max_ptr, sums, sinks, descales, o_sb, o_sh, o_sm, heads, q_len, shares, d_k, d_b,
+    PARTS: tl.constexpr, STEP: tl.constexpr,
 ):
     """One row from what its shares left."""
     LOG2E: tl.constexpr = 1.4426950408889634
@@ -163,12 +169,15 @@ def _start(kernel: Decode) -> list[str]:
     """Lengths, the queries, and where keys and values begin."""
     lines = [
         *first_query(slots=kernel.slots, lens=kernel.lens, offset=kernel.offset),
+        *(["scale = scale * tl.load(descales + b * d_b + h, mask=exists[:, None])"] if kernel.descales else []),
         "q_idx = query[:, None] + first",
         "q_base = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + query[:, None].to(tl.int64) * q_sm",
     ]
     for n, chunk in enumerate(chunks(kernel.width)):
         lines.append(f"e{n} = {chunk.start} + tl.arange(0, {chunk.size})")
         lines += load_rows(f"q{n}", f"q_base + e{n}[None, :]", "exists[:, None]", f"e{n}[None, :]", chunk, kernel.width)
+        if kernel.eight == "all":
+            lines.append(f"q{n} = widened(q{n}, tl.float16)")
     own = "" if kernel.paged else "(b % kv_batches).to(tl.int64) * {0}_sb + "
     for name in ("k", "v"):
         lines.append(f"{name}_base = {name}_ptr + {own.format(name)}hk.to(tl.int64) * {name}_sh")
@@ -262,6 +271,8 @@ def _tile(kernel: Decode, score: Printed | None, mask: Printed | None) -> list[s
     for c, chunk in enumerate(chunks(kernel.width)):
         address = f"k_rows[None, :] + e{c}[:, None]"
         lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
+        if kernel.eight:
+            lines.append(f"k{c} = widened(k{c}, q{c}.dtype)")
         more = ", qk" if c else ""
         lines.append(f"qk = tl.dot(q{c}, k{c}{more}, input_precision=PRECISION)")
     if score is None:
@@ -290,6 +301,8 @@ def _tile(kernel: Decode, score: Printed | None, mask: Printed | None) -> list[s
     for c, chunk in enumerate(chunks(kernel.value_width)):
         address, bounds = f"v_rows[:, None] + f{c}[None, :]", "kv[:, None] < kv_len"
         lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
+        if kernel.eight:
+            lines.append(f"v{c} = widened(v{c}, q0.dtype)")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
 
@@ -301,6 +314,8 @@ def _result(kernel: Decode, wide: str, exists: str) -> list[str]:
     if kernel.sinks:
         lines.append(f"sink = tl.load(sinks + head{where}).to(tl.float32)")
         lines.append("safe, lse = with_sink(sink, safe, lse)")
+    if kernel.descales:
+        lines.append(f"share = tl.load(descales + d_k + b * d_b + head{where}) / safe")
     lines.append(f"tl.store(lse_ptr + line, lse{where})")
     if kernel.maxima:
         lines.append(f"tl.store(max_ptr + line, m / LOG2E{where})")
@@ -310,7 +325,8 @@ def _result(kernel: Decode, wide: str, exists: str) -> list[str]:
         inside = [f"{exists}{wide}"] if exists else []
         inside += [] if chunk.whole else [f"(f{c}{across} < {kernel.value_width})"]
         limits = f", mask={' & '.join(inside)}" if inside else ""
-        value = f"(acc{c} / safe{wide}).to(out_ptr.dtype.element_ty)"
+        result = f"acc{c} * share{wide}" if kernel.descales else f"acc{c} / safe{wide}"
+        value = f"({result}).to(out_ptr.dtype.element_ty)"
         lines.append(f"tl.store(o_base{wide} + f{c}{across}, {value}{limits})")
     return lines
 

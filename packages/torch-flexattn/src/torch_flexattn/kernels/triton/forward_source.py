@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...program import Program
 from .chunks import Chunk, chunks
+from .eight_bits import LEAST_FEATURES, Eight
 from .places import parameters
 from .printer import Printed, print_program, scores_of
 from .slanted import Box
@@ -30,6 +31,9 @@ class Forward:
         sinks: each head has a further score.
         dropout: weights are dropped.
         maxima: whether the maximum score of each row is stored.
+        eight: what is of 8 bits.
+        native: whether 8 bits are multiplied as they are (see ``eight_bits``).
+        descales: 8 bits have factors of each head.
     """
 
     width: int
@@ -41,6 +45,9 @@ class Forward:
     sinks: bool = False
     dropout: bool = False
     maxima: bool = False
+    eight: Eight = ""
+    native: bool = False
+    descales: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -54,13 +61,15 @@ import triton
 import triton.language as tl
 
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, keep, power, round_half_even, tanh
+from torch_flexattn.kernels.triton.e4m3 import widened
 
 
 @triton.jit
 def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, max_ptr, row_ptr, runs, kv_lens, q_offsets, sinks,
-    q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm,
-    heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale, q_offset, seed, limit, kept,
+    descales, q_sb, q_sh, q_sm, k_sb, k_sh, k_sn, v_sb, v_sh, v_sn, o_sb, o_sh, o_sm,
+    heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, d_k, d_b, scale, q_offset, seed, limit,
+    kept,
 {places}    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
     WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
     INSIDE: tl.constexpr,
@@ -112,6 +121,8 @@ def source(kernel: Forward) -> str:
     text = HEADER.format(offset=offset, places=parameters(kernel.programs))
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
     lines: list[str] = []
+    if kernel.descales:
+        lines.append("scale = scale * tl.load(descales + b * d_b + h)")
     if kernel.lens:
         lines.append("kv_len = tl.minimum(kv_len, tl.load(kv_lens + b))")
     lines.append("q_base = q_ptr + b.to(tl.int64) * q_sb + h.to(tl.int64) * q_sh + rows.to(tl.int64) * q_sm")
@@ -120,6 +131,8 @@ def source(kernel: Forward) -> str:
         lines += load_rows(
             f"q{n}", f"q_base + e{n}[None, :]", "rows < q_len", f"e{n}[None, :]", chunk, kernel.width, "WHOLE_M"
         )
+        if kernel.eight == "all" and not _multiplied_as_it_is(kernel, chunk):
+            lines.append(f"q{n} = widened(q{n}, tl.float16)")
     lines += [
         "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
         "v_base = v_ptr + bk.to(tl.int64) * v_sb + hk.to(tl.int64) * v_sh",
@@ -144,8 +157,11 @@ def source(kernel: Forward) -> str:
         *_indent(_tile(kernel, score, mask), 2),
     ]
     text += "\n".join(_indent(lines, 1)) + TAIL.format(sink=SINK if kernel.sinks else "")
+    if kernel.descales:
+        text += "    share = tl.load(descales + d_k + b * d_b + h) / safe\n"
     for n, chunk in enumerate(values):
-        stored = f"o_base + f{n}[None, :], (acc{n} / safe[:, None]).to(out_ptr.dtype.element_ty)"
+        result = f"acc{n} * share[:, None]" if kernel.descales else f"acc{n} / safe[:, None]"
+        stored = f"o_base + f{n}[None, :], ({result}).to(out_ptr.dtype.element_ty)"
         inside = "" if chunk.whole else f" & (f{n}[None, :] < {kernel.value_width})"
         whole = ["    if WHOLE_M:", f"        tl.store({stored})", "    else:"] if chunk.whole else ["    if True:"]
         text += "\n".join([*whole, f"        tl.store({stored}, mask=(rows < q_len){inside})"]) + "\n"
@@ -165,6 +181,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
     for c, chunk in enumerate(chunks(kernel.width)):
         address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
         lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
+        if kernel.eight and not _multiplied_as_it_is(kernel, chunk):
+            lines.append(f"k{c} = widened(k{c}, q{c}.dtype)")
         more = ", qk" if c else ""
         lines.append(f"qk = tl.dot(q{c}, k{c}{more}, input_precision=PRECISION)")
     if score is None:
@@ -196,8 +214,15 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
     for c, chunk in enumerate(chunks(kernel.value_width)):
         address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
         lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
+        if kernel.eight:
+            lines.append(f"v{c} = widened(v{c}, {'tl.float16' if kernel.eight == 'all' else 'q0.dtype'})")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
+
+
+def _multiplied_as_it_is(kernel: Forward, chunk: Chunk) -> bool:
+    """Whether a chunk of queries and keys stays in 8 bits."""
+    return kernel.native and chunk.size >= LEAST_FEATURES
 
 
 def load_rows(name: str, address: str, bounds: str, place: str, chunk: Chunk, width: int, whole: str = "") -> list[str]:

@@ -11,7 +11,10 @@ def last_together(t: Tensor) -> Tensor:
     return t if t.stride(3) == 1 or t.shape[3] == 1 else t.contiguous()
 
 
-def ordered_like(q: Tensor, width: int) -> Tensor:
-    """An empty tensor of the shape of ``q`` but for its features, with dimensions in memory in the order of ``q``."""
+def ordered_like(q: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty tensor of the shape of ``q`` but for its features, with dimensions in memory in the order of ``q``.
+
+    It has the type of ``q``, or another.
+    """
     order = sorted(range(3), key=lambda d: -q.stride(d))
-    return torch.empty_permuted((*q.shape[:3], width), (*order, 3), dtype=q.dtype, device=q.device)
+    return torch.empty_permuted((*q.shape[:3], width), (*order, 3), dtype=dtype or q.dtype, device=q.device)

@@ -48,14 +48,16 @@ def shared_bytes(device: torch.device) -> int:
     return most_shared(number)
 
 
-def forward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Tiles:
-    """Tiles of the forward kernel: what fits into shared memory."""
+def forward_tiles(width: int, element_bytes: int, block: tuple[int, int], *, widening: bool = False) -> Tiles:
+    """Tiles of the forward kernel: what fits into shared memory, and into registers where tiles are widened there."""
     if element_bytes > 2:
         tiles = Tiles(64, 32, 4, 2) if width <= 128 else Tiles(32, 32, 4, 1)
     elif width <= 128:
         tiles = Tiles(128, 64, 4, 2)
     else:
         tiles = Tiles(64, 64, 4, 2)
+    if widening and width > 64:
+        tiles = replace(tiles, warps=8)
     return tiles.inside(block)
 
 
