@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..mods import MaskMod
-from .geometry import Blocks, Geometry
+from .geometry import Blocks, Geometry, counted, kept
 from .interval import Range, Truth, Value, run, wrapped
 from .pyramid import Axis, Pyramid, gathered, plane_values, pyramids
 from .reads import Reads
@@ -108,17 +108,24 @@ class Boxes:
     def _positions(self, direction: int, level: int, parents: Blocks | None) -> Range:
         """Of the children, ``[n, rows, 1]`` or ``[n, 1, columns]``."""
         axis = self._axes[direction]
-        size = axis.block * axis.size(level)
         if parents is None:
-            first = torch.arange(0, axis.boxes(level) * size, size, device=self._device)[None]
-        else:
-            factor = axis.factors[level]
-            inside = torch.arange(0, factor * size, size, device=self._device)
-            first = torch.add(inside, (parents.row, parents.column)[direction][:, None], alpha=factor * size)
+            return self._all_positions(direction, level)
+        size, factor = axis.block * axis.size(level), axis.factors[level]
+        inside = torch.arange(0, factor * size, size, device=self._device)
+        first = torch.add(inside, (parents.row, parents.column)[direction][:, None], alpha=factor * size)
         last = first + (size - 1)
         if axis.padded > axis.length:
             first, last = first.clamp(max=axis.length - 1), last.clamp_(max=axis.length - 1)
         return Range(first.unsqueeze(2 - direction), last.unsqueeze(2 - direction))
+
+    def _all_positions(self, direction: int, level: int) -> Range:
+        """Of all boxes of a level."""
+        axis = self._axes[direction]
+        size, boxes, end = axis.block * axis.size(level), axis.boxes(level), axis.length - 1
+        first = counted(boxes, size, end, torch.int64, self._device)
+        last = kept(("last", boxes, size, end, self._device), lambda: (first + (size - 1)).clamp_(max=end))
+        shape = (1, -1, 1) if direction == 0 else (1, 1, -1)
+        return Range(first.view(shape), last.view(shape))
 
 
 def _map(value: Any, change: Callable[[Any], Tensor]) -> Value:

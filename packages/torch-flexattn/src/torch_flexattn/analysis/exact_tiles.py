@@ -114,9 +114,28 @@ def evaluate_tiles(
     inputs = {"q": query[:, :, None], "kv": key[:, None, :]}
     if mod.dependencies & {"b", "h"}:
         inputs |= geometry.batch_and_head(blocks.plane)
-    (seen,), bad = evaluator(mod.program)(inputs, mod.captures, mod.scalars)
+    run = evaluator(mod.program, read=_read if _reads_inside(mod, geometry) else None)
+    (seen,), bad = run(inputs, mod.captures, mod.scalars)
     shape = (len(blocks), at_q.shape[-1], at_kv.shape[-1])
     return seen.expand(shape), None if bad is None else bad.expand(shape)
+
+
+def _reads_inside(mod: MaskMod, geometry: Geometry) -> bool:
+    """Whether every read is at the number of a query or of a key, of which the captured tensor has enough."""
+    lengths = {"q": geometry.shape[2], "kv": geometry.shape[3]}
+    nodes = mod.program.nodes
+    return all(
+        len(node.args) == 1
+        and nodes[node.args[0]].op in lengths
+        and mod.captures[int(node.value)].shape[0] >= lengths[nodes[node.args[0]].op]  # type: ignore[arg-type]
+        for node in nodes
+        if node.op == "gather"
+    )
+
+
+def _read(table: Tensor, indices: list[Tensor]) -> tuple[Tensor, None]:
+    """Such a read: no index has to be looked at."""
+    return table[indices[0].long()], None
 
 
 def _reduced(mod: MaskMod, geometry: Geometry, blocks: Blocks, at_q: Tensor, at_kv: Tensor) -> tuple[Tensor, Tensor]:

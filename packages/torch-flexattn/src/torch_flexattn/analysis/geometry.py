@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
@@ -91,16 +92,32 @@ class Blocks:
 
 def constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     """A few integers on a device, int64; copied there once."""
-    found = _constants.get((numbers, device))
+    return kept((numbers, device), lambda: torch.tensor(numbers, device=device))
+
+
+def counted(count: int, step: int, last: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """``0, step, 2 · step, …``, ``count`` of them and none above ``last``; made once."""
+
+    def make() -> Tensor:
+        return torch.arange(0, count * step, step, dtype=dtype, device=device).clamp_(max=last)
+
+    return kept((count, step, last, dtype, device), make) if count <= LONGEST else make()
+
+
+def kept(key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    """A tensor that does not change, made once."""
+    found = _kept.get(key)
     if found is None:
-        found = torch.tensor(numbers, device=device)
-        if type(found) is Tensor:  # not one that a tracing mode made up
-            if len(_constants) >= KEPT:
-                _constants.clear()
-            _constants[numbers, device] = found
+        found = make()
+        if type(found) is Tensor and not found.is_inference():  # not one that a tracing mode made up
+            if len(_kept) >= KEPT:
+                _kept.clear()
+            _kept[key] = found
     return found
 
 
-_constants: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
+_kept: dict[Hashable, Tensor] = {}
 KEPT = 256
-"""Constants that are kept."""
+"""Tensors that are kept."""
+LONGEST = 1 << 18
+"""Entries of the longest of them."""

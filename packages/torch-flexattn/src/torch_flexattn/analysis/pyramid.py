@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..evaluate import evaluator
 from ..mods import MaskMod
-from .geometry import Geometry
+from .geometry import Geometry, counted
 from .interval import Range, Truth, Value
 from .sides import Side, Sides
 
@@ -103,13 +103,11 @@ def pyramids(
     """
     if side not in sides.outer:
         return {}, None
-    position = torch.arange(axis.padded, dtype=torch.int32, device=geometry.device)
-    if axis.padded > axis.length:
-        position.clamp_(max=axis.length - 1)
+    position = counted(axis.padded, 1, axis.length - 1, torch.int32, geometry.device)
     inputs = {side: position}
     if all(sides.is_plain_read(node, mod.captures) for node in sides.outer[side]):
         tables = (mod.captures[int(sides.program.nodes[node].value or 0)] for node in sides.outer[side])
-        values = {node: table.index_select(0, position) for node, table in zip(sides.outer[side], tables)}
+        values = {node: _as_far(table, position) for node, table in zip(sides.outer[side], tables)}
         return {node: _pyramid(value[None], axis) for node, value in values.items()}, None
     program = sides.outer_program(side)
     if program.depends_on & {"b", "h"}:
@@ -119,6 +117,11 @@ def pyramids(
         node: _pyramid(result.reshape(-1, axis.padded), axis)
         for node, result in zip(sides.outer[side], results, strict=True)
     }, bad
+
+
+def _as_far(table: Tensor, position: Tensor) -> Tensor:
+    """A captured tensor at positions that count up."""
+    return table if table.shape[0] == position.shape[0] else table.index_select(0, position)
 
 
 def plane_values(
