@@ -52,7 +52,7 @@ def _attention() -> list[BadInputCase]:
         return wrong("flex_attention", lambda: tfa.flex_attention(**arguments), raises, *fragments)
 
     mask = tfa.create_block_mask(masks.causal(), None, None, 9, 7)
-    listed = tfa.from_block_indices(torch.zeros(1, 1, 1, 1, dtype=torch.int64), q_len=5, kv_len=7)
+    listed = tfa.from_block_indices(torch.zeros(1, 1, 1, 1, dtype=torch.int64), q_len=5, kv_len=7, mod=masks.causal())
 
     def beyond(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + table[kv_idx]
@@ -63,7 +63,7 @@ def _attention() -> list[BadInputCase]:
         case(TypeError, "query", "list", query=[1.0]),
         case(ValueError, "key", "(2, 2, 7)", key=k[..., 0]),
         case(TypeError, "value", "torch.int64", value=v.long()),
-        case(TypeError, "one dtype", "torch.float16", query=q.half()),
+        case(ValueError, "one dtype", "torch.float16", query=q.half()),
         case(ValueError, "features", "(2, 4, 5, 6)", query=q[..., :6]),
         case(ValueError, "key and value", "(2, 2, 6, 3)", value=v[:, :, :6]),
         case(ValueError, "batch", "(3, 4, 5, 8)", query=torch.ones(3, 4, 5, 8)),
@@ -74,7 +74,7 @@ def _attention() -> list[BadInputCase]:
         case(TypeError, "score_mod", "int", score_mod=3),
         case(TypeError, "mask_mod", "ScoreMod", mask_mod=scores.softcap(2.0)),
         case(TypeError, "score_mod", "MaskMod", score_mod=masks.causal()),
-        case(NotImplementedError, "mask_mod", "list", mask_mod=masks.causal(), block_mask=listed),
+        case(NotImplementedError, "q_offset", "list", q_offset=1, block_mask=listed),
         case(ValueError, "q_offset", "(3,)", q_offset=torch.ones(3, dtype=torch.int64)),
         case(TypeError, "q_offset", "torch.float32", q_offset=torch.ones(2)),
         case(ValueError, "kv_lens", "got 8", kv_lens=torch.tensor([8, 1])),

@@ -7,7 +7,17 @@ import warnings
 import pytest
 import torch
 from torch import Tensor
-from torch_flexattn import AuxRequest, flex_attention, flex_attention_varlen, masks, scores, stats
+from torch_flexattn import (
+    AuxRequest,
+    InputError,
+    create_block_mask,
+    flex_attention,
+    flex_attention_varlen,
+    from_block_indices,
+    masks,
+    scores,
+    stats,
+)
 from torch_flexattn.kernels.choose import kernels_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -20,10 +30,10 @@ def features(length: int, width: int = 64, dtype: torch.dtype = torch.bfloat16, 
 
 
 def compared(tolerance: float, inputs: list[Tensor], **options: object) -> None:
-    """Outputs, lse and gradients, with those of the reference."""
+    """Outputs, lse and gradients, with those of the reference; inputs behind the third get gradients alone."""
     results = []
     for backend in ("auto", "reference"):
-        out, aux = flex_attention(*inputs, backend=backend, return_aux=AuxRequest(lse=True), **options)
+        out, aux = flex_attention(*inputs[:3], backend=backend, return_aux=AuxRequest(lse=True), **options)
         assert aux.lse is not None
         loss = out.float().sin().sum() + aux.lse.clamp(min=-1e3).sum()
         results.append([out, aux.lse, *torch.autograd.grad(loss, inputs)])
@@ -51,6 +61,22 @@ def test_strides_of_all_kinds() -> None:
         results.append([out, *torch.autograd.grad(out.sum(), [whole])])
     for found, right in zip(*results, strict=True):
         torch.testing.assert_close(found.float(), right.float(), atol=0.02 * float(right.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("length", [1, 300])
+def test_gaps_in_sinks_lengths_offsets_and_gradients_of_lse(length: int) -> None:
+    inputs = features(length)
+    apart = torch.randn(8, device="cuda").requires_grad_()
+    compared(0.02, [*inputs, apart], sinks=apart[::2], mask_mod=masks.causal())
+    of_two = torch.tensor([[length, 7], [1, 7]], device="cuda")[:, 0]
+    compared(0.02, inputs, kv_lens=of_two)
+    compared(0.02, inputs, q_offset=of_two.int(), mask_mod=masks.causal())
+    found = []
+    for backend in ("auto", "reference"):
+        _, lse = flex_attention(*inputs, return_lse=True, backend=backend)
+        found.append(torch.autograd.grad(lse.sum(), inputs[:2]))
+    for got, right in zip(*found, strict=True):
+        torch.testing.assert_close(got.float(), right.float(), atol=0.02 * float(right.abs().max()), rtol=0)
 
 
 def test_options_take_the_portable_kernels() -> None:
@@ -119,3 +145,35 @@ def test_memory_stays_by_the_rows() -> None:
     step()
     kept = 5 * q.numel() * 2  # output, its gradient, and those of query, key, value
     assert step() - kept <= 8 * q.shape[1] * 4096 + 4 * q.numel() + 2**20
+
+
+@pytest.mark.parametrize("length", [12, 300])
+def test_tables_too_short_for_the_call_are_refused_without_a_check(length: int) -> None:
+    q, k, v = (t.detach() for t in features(length))
+    short = torch.zeros(5, dtype=torch.int32, device="cuda")
+    with pytest.raises(InputError, match=r"mask_mod reads a captured tensor of shape \(5,\)"):
+        flex_attention(q, k, v, mask_mod=lambda b, h, i, j: short[j] > 0)
+    with pytest.raises(InputError, match=r"mask_mod reads a captured tensor of shape \(5,\)"):
+        create_block_mask(lambda b, h, i, j: short[j] > 0, None, None, length, length, device="cuda")
+    flex_attention(q, k, v, mask_mod=lambda b, h, i, j: (j < 5) & (short[j] == 0))
+    slopes = torch.ones(2, device="cuda")
+    with pytest.raises(InputError, match=r"score_mod reads .* at b=0, h=2"):
+        flex_attention(q, k, v, score_mod=scores.alibi(slopes))
+
+
+@pytest.mark.parametrize("length", [8, 300])
+def test_block_masks_follow_the_offset_and_lists_stay(length: int) -> None:
+    q, k, v = (t.detach() for t in features(300))
+    q = q[:, :, :length]
+    mask = create_block_mask(masks.causal(), None, None, length, 300, device="cuda")
+    for offset in (90, torch.tensor([90, 17], device="cuda")):
+        right = flex_attention(q, k, v, mask_mod=masks.causal(), q_offset=offset, backend="reference")
+        found = flex_attention(q, k, v, block_mask=mask, q_offset=offset)
+        torch.testing.assert_close(found.float(), right.float(), atol=0.02, rtol=0)
+        lists = from_block_indices(
+            torch.zeros(1, 1, -(-length // 128), 1, dtype=torch.int64, device="cuda"), q_len=length, kv_len=300
+        )
+        both = flex_attention(q, k, v, block_mask=lists, mask_mod=masks.causal(), q_offset=offset)
+        first = masks.causal() & (lambda b, h, i, j: j < 128)
+        right = flex_attention(q, k, v, mask_mod=first, q_offset=offset, backend="reference")
+        torch.testing.assert_close(both.float(), right.float(), atol=0.02, rtol=0)

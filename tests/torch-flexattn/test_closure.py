@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
+import os
+import random
 import threading
 import types
 import weakref
+from array import array
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +27,7 @@ ZERO = torch.tensor(0, dtype=torch.int32)
 INDEX = torch.arange(6, dtype=torch.int32)
 WINDOW = 2
 FLAG = True
+CALLED = None
 
 
 class Options:
@@ -189,6 +195,75 @@ def test_values_inside_objects_are_never_stale() -> None:
         assert window_of(mask) == 2
         owner[key] = 4
         assert window_of(mask) == 4
+
+
+@pytest.mark.parametrize(
+    "first, second, expected", [(operator.ge, operator.lt, [2, 4]), (torch.ge, torch.lt, [2, 4]), (max, min, [4, 2])]
+)
+def test_a_global_bound_to_another_function_of_a_library(first, second, expected, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "CALLED", first)
+    if first is max:
+        mask = lambda b, h, q, kv: q - kv < CALLED(2, 4)  # noqa: E731
+    else:
+        mask = lambda b, h, q, kv: CALLED(q - 4, kv)  # noqa: E731
+    assert window_of(mask) == expected[0]
+    monkeypatch.setitem(globals(), "CALLED", second)
+    assert window_of(mask) == expected[1]
+
+
+def test_a_global_that_hides_a_builtin_is_noticed(monkeypatch) -> None:
+    mask = lambda b, h, q, kv: q - kv < max(2, 4)  # noqa: E731
+    assert window_of(mask) == 4
+    monkeypatch.setitem(globals(), "max", min)
+    assert window_of(mask) == 2
+
+
+def test_an_attribute_with_the_name_of_a_global_is_not_that_global() -> None:
+    options = types.SimpleNamespace(random=3)
+    assert window_of(lambda b, h, q, kv: q - kv < options.random) == 3
+
+
+GENERATOR = random.Random(0)
+NUMPY_GENERATOR = np.random.default_rng(0)
+HOLDER = types.SimpleNamespace(inner=deque([2]))
+
+
+def first_of(held):
+    return lambda b, h, q, kv: q - kv < held[0]
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (lambda b, h, q, kv: q - kv < random.random(), "the module random"),
+        (lambda b, h, q, kv: q - kv < np.random.rand(), r"numpy\.random"),  # noqa: NPY002
+        (lambda b, h, q, kv, draw=random.random: q - kv < draw(), "generator of random numbers"),
+        (lambda b, h, q, kv, draw=random.randint: q - kv < draw(1, 3), "generator of random numbers"),
+        (lambda b, h, q, kv: q - kv < GENERATOR.random(), "generator of random numbers"),
+        (lambda b, h, q, kv: q - kv < NUMPY_GENERATOR.integers(3), "generator of random numbers"),
+        (first_of(deque([2])), "type deque"),
+        (first_of(bytearray([2])), "type bytearray"),
+        (first_of(array("i", [2])), "type array"),
+        (first_of([iter([2, 3])]), "type list_iterator"),
+        (lambda b, h, q, kv: q - kv < HOLDER.inner[0], "type deque"),
+        (lambda b, h, q, kv: q - kv < int(os.environ["WINDOW"]), r"os\.environ"),
+        (lambda b, h, q, kv: q - kv < Options.__dict__["window"], "type mappingproxy"),
+    ],
+)
+def test_what_nobody_can_watch_is_refused(mask, words: str) -> None:
+    with pytest.raises(UnsupportedModError, match=rf"<lambda> \(test_closure.py:\d+\) reads .*{words}"):
+        mask_mod(mask)
+
+
+def test_what_is_not_read_may_be_anything() -> None:
+    class Window:
+        def __init__(self) -> None:
+            self.window, self.history, self.random = 2, deque([1]), random.Random(0)
+
+        def mask(self, b, h, q, kv):
+            return q - kv < self.window + self.__dict__["window"] - 1
+
+    assert window_of(Window().mask) == 3
 
 
 def test_callable_objects_and_methods(recordings: list[object]) -> None:
@@ -424,6 +499,32 @@ def writes(b, h, q, kv):
     return q > kv
 
 
+def writes_a_table(b, h, q, kv):
+    TABLE[q] = 1.0
+    return q > kv
+
+
+def reads_a_column(b, h, q, kv):
+    return PAIRS[:, q] > 0
+
+
+def reads_behind_dots(b, h, q, kv):
+    return PAIRS[..., q] > 0
+
+
+def prints(b, h, q, kv):
+    print(q)
+    return q > kv
+
+
+def formats(b, h, q, kv):
+    return q > len(f"{kv}")
+
+
+def returns_one(b, h, q, kv):
+    return 1
+
+
 def calls_numpy(b, h, q, kv):
     return np.maximum(q, kv) > kv
 
@@ -457,6 +558,7 @@ def complex_table(b, h, q, kv):
 
 
 TABLE = torch.zeros(6)
+PAIRS = torch.zeros(6, 6)
 COMPLEX = torch.zeros(6, dtype=torch.complex64)
 
 
@@ -468,6 +570,12 @@ COMPLEX = torch.zeros(6, dtype=torch.complex64)
         (uses_and, UnsupportedModError, 1, "use torch.where, &, |, ~"),
         (draws, UnsupportedModError, 1, "dropout_p"),
         (writes, UnsupportedModError, 1, "in place"),
+        (writes_a_table, UnsupportedModError, 1, "writes in place"),
+        (reads_a_column, UnsupportedModError, 1, "all dimensions"),
+        (reads_behind_dots, UnsupportedModError, 1, "all dimensions"),
+        (prints, UnsupportedModError, 1, "prints or formats"),
+        (formats, UnsupportedModError, 1, "prints or formats"),
+        (returns_one, KindError, 0, "a bool, got 1"),
         (calls_numpy, UnsupportedModError, 1, "use PyTorch's functions"),
         (sums, UnsupportedModError, 1, "calls sum"),
         (computes, UnsupportedModError, 1, "compute it once outside"),

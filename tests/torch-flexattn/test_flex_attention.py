@@ -17,8 +17,10 @@ from torch.nn.attention import flex_attention as theirs
 from torch_flexattn import (
     AuxRequest,
     BlockMask,
+    FlexAttentionError,
     InputError,
     KindError,
+    PagedKVCache,
     UnsupportedError,
     create_block_mask,
     flex_attention,
@@ -201,6 +203,30 @@ def test_strided_inputs_and_the_order_of_the_output() -> None:
     agree(q[..., ::2].detach().requires_grad_(), k[..., ::2], v.flip(-1), block_mask=CAUSAL)
     expanded = q[:, :1].expand(2, 4, 9, 8)
     torch.testing.assert_close(flex_attention(expanded, k, v), flex_attention(expanded.contiguous(), k, v))
+
+
+@pytest.mark.parametrize("score", [None, lambda s, b, h, i, j: s + 0.1 * i], ids=["fused", "by blocks"])
+@pytest.mark.parametrize("length", [9, 300])
+@pytest.mark.parametrize("apart", ["query", "key", "value", "every second", "gradient", "one gradient"])
+def test_features_that_do_not_lie_side_by_side(apart: str, length: int, score: object) -> None:
+    def turned(t: Tensor) -> Tensor:
+        return t.transpose(2, 3).contiguous().transpose(2, 3)
+
+    given = dict(zip(("query", "key", "value"), features(length, length, 2, 2, grad=True)))
+    laid = {name: turned(t.detach()).requires_grad_() if name == apart else t for name, t in given.items()}
+    if apart == "every second":
+        laid = {name: t.detach().repeat_interleave(2, 3)[..., ::2].requires_grad_() for name, t in given.items()}
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.rand(1 if apart == "one gradient" else given["query"].shape, generator=generator)
+    weight = turned(weight) if apart == "gradient" else weight.expand_as(given["query"])
+    found, expected = (
+        flex_attention(*tensors.values(), score, CAUSAL, backend=backend)
+        for tensors, backend in ((laid, "auto"), (given, "reference"))
+    )
+    torch.testing.assert_close(found, expected)
+    pairs = zip(*(torch.autograd.grad(o, t.values(), weight) for o, t in ((found, laid), (expected, given))))
+    for of_laid, of_given in pairs:
+        torch.testing.assert_close(of_laid, of_given)
 
 
 @pytest.mark.parametrize("needs", list(itertools.product([False, True], repeat=4)))
@@ -404,7 +430,7 @@ OTHER = torch.device("meta")
         bad("the two were swapped", KindError, score_mod=masks.causal()),
         bad("the two were swapped", KindError, mask_mod=scores.softcap(2.0)),
         bad(
-            r"captures a tensor of shape \(8,\) on meta",
+            r"score_mod captures a tensor META of shape \(8,\) on meta",
             InputError,
             score_mod=lambda s, b, h, q, k: s + torch.Tensor.__getitem__(META, q),
         ),
@@ -464,11 +490,29 @@ def test_tensors_without_data_give_shapes() -> None:
     assert aux.lse.shape == aux.max_scores.shape == q.shape[:3]
 
 
+def test_errors_are_of_the_package_and_the_built_in_ones_that_fit() -> None:
+    with pytest.raises(ValueError, match="one dtype") as mixed:
+        flex_attention(Q.half(), Q, Q)
+    assert isinstance(mixed.value, TypeError)
+    table = torch.zeros(3)
+    with pytest.raises(IndexError) as read:
+        flex_attention(Q, Q, Q, score_mod=lambda s, b, h, i, j: s + table[i + 8])
+    with pytest.raises(IndexError) as index:
+        create_block_mask(CAUSAL, None, None, 8, 8)[0, 0, 5]
+    with pytest.raises(KeyError, match=r"^seq 7 is no sequence") as sequence:
+        PagedKVCache(num_pages=2, page_size=16, num_kv_heads=1, head_dim=8, max_seqs=1).length(7)
+    for raised in (mixed, read, index, sequence):
+        assert isinstance(raised.value, FlexAttentionError)
+
+
 def test_triton_says_why_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     kernels_for.cache_clear()
     with pytest.raises(UnsupportedError, match=r"backend='triton': .*(not installed|are on cpu)"):
         flex_attention(Q, Q, Q, backend="triton", check=False)
+    with pytest.raises(UnsupportedError, match=r"not installed|are on cpu"):
+        flex_attention(Q, Q, Q, backend="triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(UnsupportedError, match=r"float64|not installed"):
         flex_attention(Q.double(), Q.double(), Q.double(), backend="triton", check=False)
 

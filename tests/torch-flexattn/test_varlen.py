@@ -71,6 +71,18 @@ def test_library_mods_count_from_the_start_of_each_sequence():
     torch.testing.assert_close(out, torch.cat([o.squeeze(0).transpose(0, 1) for o in parts]), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("lengths", [([2, 3], [4, 5]), ([40, 1, 7], [60, 9, 3])])
+def test_the_last_query_of_each_sequence_sees_its_last_key(lengths):
+    q, k, v, starts_q, starts_k = packed(*lengths)
+    gaps = torch.tensor(lengths[1]) - torch.tensor(lengths[0])
+    mask = masks.causal("bottom_right") & masks.sliding_window(50)
+    out = flex_attention_varlen(q, k, v, starts_q, starts_k, mask_mod=mask, enable_gqa=True)
+    parts = one_by_one(
+        q, k, v, starts_q, starts_k, mask=lambda b, h, i, j: (i + gaps[b] >= j) & masks.sliding_window(50)(b, h, i, j)
+    )
+    torch.testing.assert_close(out, torch.cat([o.squeeze(0).transpose(0, 1) for o in parts]), rtol=1e-6, atol=1e-6)
+
+
 def test_what_is_asked_for_beside_the_output():
     q, k, v, starts, _ = packed([4, 5], [4, 5])
     out, aux = flex_attention_varlen(q, k, v, starts, starts, enable_gqa=True, return_aux=AuxRequest(max_scores=True))

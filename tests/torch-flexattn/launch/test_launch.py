@@ -121,6 +121,32 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Any, monkeypatch
         assert binary(Kernel("scale", TEXT), (("*fp32", True),), {}, 4, 3, 90) == MADE
 
 
+def test_a_disk_that_is_full_or_forbidden_is_said_once(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, content: bytes) -> None:
+        self.touch()
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    files.load.cache_clear()
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*: No space left on device$") as said:
+        assert [files.load(f"number = {n}\n").number for n in (1, 2)] == [1, 2]
+    assert len(said) == 1
+    assert not list(folder.iterdir())
+
+
+def test_sources_that_cannot_be_read_are_made_anew(folder: Any) -> None:
+    for other in (b"number = 4\n", b"\xff\xfe", b""):
+        files.load.cache_clear()
+        assert files.load("number = 3\n").number == 3
+        (path,) = folder.glob("kernel_*.py")
+        path.write_bytes(other)
+    path.unlink()
+    path.mkdir()
+    files.load.cache_clear()
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert files.load("number = 3\n").number == 3
+
+
 class Launched:
     """What ``prepared.Prepared`` is asked for."""
 

@@ -33,6 +33,15 @@ def test_calls_made_again_see_their_own_tensors(length: int, width: int) -> None
         assert (lse - of_rows).abs().max() < 0.03
 
 
+@pytest.mark.parametrize("length", [256, 8])
+def test_calls_made_again_with_gaps_between_numbers(length: int) -> None:
+    q, k, v = (t[..., ::2] for t in tensors(2, 4, length, 128))
+    sinks = torch.randn(8, device="cuda")[::2]
+    want = flex_attention(q, k, v, sinks=sinks, backend="reference")
+    for _ in range(3):
+        assert (flex_attention(q, k, v, sinks=sinks) - want).abs().max() < 0.03
+
+
 def test_an_address_that_is_aligned_otherwise() -> None:
     q, k, v = tensors(1, 2, 256, 64)
     room = torch.empty(q.numel() + 1, device="cuda", dtype=q.dtype)

@@ -171,7 +171,7 @@ class BlockMask:
         All dimensions stay, an integer leaves 1. Indices of the new mask count from 0, and its ``mod`` knows that.
 
         Raises:
-            IndexError: outside the mask, or more than three indices.
+            OutOfRangeError: outside the mask, or more than three indices.
         """
         from .slicing import taken
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from .analysis.exact_tiles import first_bad_read
 from .analysis.geometry import Blocks, Geometry
 from .analysis.quadtree import classify, classify_exactly
+from .analysis.undecided import refuse_undecided
 from .block_mask import BlockMask
-from .errors import InputError, KindError
+from .errors import InputError, KindError, OutOfRangeError
 from .masks.lengths import with_lengths
 from .mods import MaskLike, MaskMod, mask_mod
 from .reindex import everything
@@ -53,13 +54,15 @@ def create_block_mask(
         BLOCK_SIZE: queries and keys of a block (one number: both), multiples of 16.
         method: ``"exact"`` looks at every position, ``"analytic"`` only where ranges of values leave it open;
             ``"auto"`` takes the first for small masks. The result is the same.
-        check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise); by
-            default on a CPU only, because it waits for the device.
+        check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise), or a
+            hidden one is hidden by such a read; by default on a CPU only, because it waits for the device, and on a
+            GPU where the sizes alone tell that a tensor is too short.
 
     Raises:
-        InputError: a negative length, a block that is no multiple of 16, a captured tensor on another device.
+        InputError: a negative length, a block that is no multiple of 16, a captured tensor on another device, or one
+            too short for these lengths (see ``check``).
         KindError: no mask; a size that is no integer.
-        IndexError: see ``check``.
+        OutOfRangeError: see ``check``.
 
     Example:
         >>> mask = create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 2048, 2048)
@@ -83,8 +86,11 @@ def create_block_mask(
     with torch.inference_mode(False), torch.no_grad():  # training may use what inference built
         where = _device(device, mod)
         mod = _placed(mod, where)
+        shape = _shape(mod, *map(operator.index, sizes.values()))
+        if check is None and where.type != "cpu":
+            refuse_undecided(mod, Geometry(shape, block, where), suspected=True)
         check = where.type == "cpu" if check is None else check
-        return built(mod, _shape(mod, *map(operator.index, sizes.values())), block, where, method, check)
+        return built(mod, shape, block, where, method, check)
 
 
 def create_mask(
@@ -145,7 +151,7 @@ def built(
         block: queries and keys of a block.
         device: where the result lies.
         method: how blocks are classified.
-        check: refuse visible positions that read a captured tensor out of range.
+        check: refuse visible positions that read a captured tensor out of range, and those that such a read hides.
     """
     geometry = Geometry(shape, block, device)
     rows, columns = geometry.planes * geometry.rows, geometry.columns
@@ -159,11 +165,18 @@ def built(
     row_ptr, runs = assemble(found, rows, columns, device)
     mask = BlockMask(row_ptr, runs, shape, block, None if mod.program == EVERYTHING else mod)
     if outside:
-        _refuse_bad_reads(mask)
+        refuse_bad_reads(mask)
+    if check and mod.captures:
+        refuse_undecided(mod, geometry)
     return mask
 
 
-def _refuse_bad_reads(mask: BlockMask) -> None:
+def refuse_bad_reads(mask: BlockMask) -> None:
+    """Raise where a mask reads a captured tensor out of range at a visible position.
+
+    Raises:
+        OutOfRangeError: it does.
+    """
     assert mask.mod is not None
     geometry = mask.geometry
     row, column = columns_of(mask.row_ptr, mask.runs)[:2]
@@ -172,7 +185,7 @@ def _refuse_bad_reads(mask: BlockMask) -> None:
         plane, query, key = found
         batch, head = divmod(plane, mask.shape[1])
         shapes = ", ".join(str(tuple(c.shape)) for c in mask.mod.captures)
-        raise IndexError(
+        raise OutOfRangeError(
             f"mask_mod reads a captured tensor (of shape {shapes}) out of range at the visible position b={batch}, "
             f"h={head}, q_idx={query}, kv_idx={key}"
         )

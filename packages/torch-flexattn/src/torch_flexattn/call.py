@@ -186,7 +186,9 @@ def unpack(
         blocks = BlockMask(runs[0], runs[1], shape, (height, width), of_mask, bool(listed), known)
     elif of_mask is not None:
         batches, heads, rows, _ = q.shape
-        blocks = block_mask_of(of_mask, (batches, heads, rows, k.shape[2]), BLOCK, q.device, where, check)
+        blocks = block_mask_of(
+            of_mask, (batches, heads, rows, k.shape[2]), BLOCK, q.device, where, check and kv_lens is None
+        )
     return Call(
         mask=blocks,
         score=None if score is None else ScoreMod(score, tuple(captures[:split]), _typed(score, scalars[:first])),

@@ -8,6 +8,7 @@ function *is*: there a changed value makes another function.
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import types
@@ -18,11 +19,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from .program import Program
+from .unwatched import is_unwatched, refuse_unwatched
 
 MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
 FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
 """Modules whose functions are what they are; only what their cells hold is looked at, as of PyTorch's ``and_masks``."""
+READS_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
 
 
@@ -129,6 +132,7 @@ class _Walk:
             for part in (value.func, *value.args, value.keywords) if whole else (value.__func__, value.__self__):
                 self.fix(part, names)
         else:
+            refuse_unwatched(value, names)
             self.identity.append(id(value))
             self.found.held.append(value)
             if isinstance(value, types.ModuleType | type):
@@ -145,6 +149,7 @@ class _Walk:
         for part in _parts(function):
             visit(part, names)
         for name in _global_names(function):
+            self.identity.append(name)
             visit(function.__globals__[name], names)
 
     def _named(self, value: Any, names: frozenset[str]) -> None:
@@ -157,15 +162,12 @@ class _Walk:
 
     def _object(self, value: Any, kind: type, names: frozenset[str]) -> None:
         """Attributes of an object, the functions it is called by, and what those name of its class."""
-        called = [
-            f for f in (getattr(kind, n, None) for n in ("__call__", "forward")) if isinstance(f, types.FunctionType)
-        ]
-        for function in called:
-            if _root(function) not in FOREIGN:
+        for function in (getattr(kind, name, None) for name in ("__call__", "forward")):
+            if isinstance(function, types.FunctionType) and _root(function) not in FOREIGN:
                 names |= _names(function.__code__)
                 self.fix(function)
         if _root(kind) not in FOREIGN:
-            self._named(kind, names)
+            self._named(kind, names - {"__dict__"})  # that of the object is looked at below
         for name, attribute in _attributes(value):
             if not _is_object(attribute) or name in names:
                 self.identity.append(name)
@@ -227,15 +229,15 @@ def _names_of(function: Any) -> frozenset[str]:
 def _global_names(function: types.FunctionType) -> list[str]:
     if _root(function) in FOREIGN:
         return []
-    scope = function.__globals__
-    found = [n for n in _names(function.__code__) if n in scope]
-    return sorted(n for n in found if _root_of_global(scope[n]) not in FOREIGN)
+    return [n for n in _globals(function.__code__) if n in function.__globals__]
 
 
-def _root_of_global(value: Any) -> str:
-    """Of a module, class or function; nothing of other values."""
-    known = isinstance(value, types.ModuleType | type | types.FunctionType | types.BuiltinFunctionType)
-    return _root(value) if known else ""
+@functools.lru_cache(maxsize=4096)
+def _globals(code: types.CodeType) -> tuple[str, ...]:
+    """Globals that the code names, and the functions defined inside it; not attributes of the same name."""
+    inner = (_globals(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in READS_A_GLOBAL}
+    return tuple(sorted(found.union(*inner)))
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
@@ -254,8 +256,9 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether a value may lead far away: it is looked at only where the code names it."""
-    return hasattr(value, "__dict__") and not isinstance(value, Tensor | types.FunctionType | functools.partial)
+    """Whether a value may lead far away, or may not be read: it is looked at only where the code names it."""
+    far = hasattr(value, "__dict__") and not isinstance(value, Tensor | types.FunctionType | functools.partial)
+    return far or is_unwatched(value)
 
 
 def rebuild(function: Callable[..., Any], numbers: Iterator[Any]) -> Callable[..., Any]:
@@ -298,6 +301,6 @@ class _Rebuilding:
         new.__kwdefaults__ = {name: self.of(part) for name, part in (old.__kwdefaults__ or {}).items()} or None
         for name in _global_names(old):
             value = old.__globals__[name]
-            if not isinstance(value, types.ModuleType | type):
+            if not isinstance(value, types.ModuleType | type):  # those are what they are
                 new.__globals__[name] = self.of(value)
         return new

@@ -15,6 +15,20 @@ class KindError(FlexAttentionError, TypeError):
     """Something of the wrong type: a dtype, a number of arguments, no function."""
 
 
+class DtypeError(KindError, InputError):
+    """Tensors of types that do not go together."""
+
+
+class OutOfRangeError(FlexAttentionError, IndexError):
+    """A captured tensor that is read behind its end, or an index outside a block mask."""
+
+
+class NoSuchSequence(FlexAttentionError, KeyError):
+    """A number that is no sequence of a paged cache."""
+
+    __str__ = Exception.__str__
+
+
 class DataFormatError(FlexAttentionError, ValueError):
     """A file of data with a line that is not what the format says."""
 

@@ -63,10 +63,10 @@ def block_mask_of(
                 COUNTS.masks_reused += 1
                 return found[0]
     with building_mask(device), torch.inference_mode(False), torch.no_grad():
-        shifted = _shifted(mod, q_offset)
-        needs = shifted.dependencies
+        seen = shifted(mod, q_offset)
+        needs = seen.dependencies
         small = (shape[0] if "b" in needs else 1, shape[1] if "h" in needs else 1, *shape[2:])
-        found = built(shifted.to(device), small, block, device, check=check)
+        found = built(seen.to(device), small, block, device, check=check)
         if found.mod is not None and found.mod.program != mod.program:
             own = BlockMask(found.row_ptr, found.runs, found.shape, block, mod.to(device), found.listed)
             found = own
@@ -101,8 +101,8 @@ def generation() -> int:
     return _generation
 
 
-def _shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:
-    """The mask as it looks to queries numbered from 0."""
+def shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:
+    """The mask as it looks to queries numbered from 0, where a call numbers them from ``q_offset`` on."""
     if isinstance(q_offset, int):
         return reindexed(mod, {"q": Offset(q_offset)})
     parts = Assembly()

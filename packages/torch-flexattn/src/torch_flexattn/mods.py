@@ -7,7 +7,7 @@ came from, on single indices or on tensors that broadcast, so PyTorch's own Flex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -219,8 +219,11 @@ class Assembly:
         self.captures: list[Tensor] = []
         self.scalars: list[int | float] = []
 
-    def append(self, mod: Mod, **replaced: int) -> list[int]:
-        """Add the nodes of ``mod``; the numbers of its outputs. ``replaced``: nodes that stand for its inputs."""
+    def append(self, mod: Mod, filled: Mapping[int, int] | None = None, /, **replaced: int) -> list[int]:
+        """Add the nodes of ``mod``; the numbers of its outputs.
+
+        ``replaced``: nodes that stand for its inputs; ``filled``: for its scalars.
+        """
         captures = []
         for tensor, spec in zip(mod.captures, mod.program.captures, strict=True):
             places = [n for n, known in enumerate(self.captures) if known is tensor]
@@ -233,7 +236,7 @@ class Assembly:
         self.scalars += mod.scalars
         self.builder.scalars += mod.program.scalars
         scalars = range(first, len(self.scalars))
-        return self.builder.inline(mod.program, captures, scalars, replaced)
+        return self.builder.inline(mod.program, captures, scalars, replaced, filled)
 
 
 def _combined(op: str, *mods: MaskMod) -> MaskMod:

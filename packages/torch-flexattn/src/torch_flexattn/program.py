@@ -220,15 +220,19 @@ class Builder:
         captures: Sequence[int],
         scalars: Sequence[int],
         replaced: Mapping[str, int] | None = None,
+        filled: Mapping[int, int] | None = None,
     ) -> list[int]:
         """Append the nodes of ``program``, its captures and scalars renumbered; the numbers of its outputs.
 
-        ``replaced``: nodes that stand for its inputs, by name.
+        ``replaced``: nodes that stand for its inputs, by name; ``filled``: nodes that stand for its scalars.
         """
         numbers: list[int] = []
         for node in program.nodes:
             if replaced and node.op in replaced:
                 numbers.append(self.cast(replaced[node.op], node.dtype, node.line))
+                continue
+            if filled and node.op == "scalar" and int(node.value or 0) in filled:
+                numbers.append(self.cast(filled[int(node.value or 0)], node.dtype, node.line))
                 continue
             value = node.value
             if node.op in ("gather", "scalar"):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .errors import KindError
+from .errors import KindError, UnsupportedModError
 from .recorded_graph import VALUE_WANTED, GraphOfCalls
 
 SIZES = (
@@ -82,8 +82,15 @@ class Recorder(TorchFunctionMode):
         self.reads_size |= func in SIZES
         if func in OF_NUMPY:
             raise RuntimeError("numpy")
-        if func in (Tensor.tolist, Tensor.__repr__):
+        if func is Tensor.tolist:
             raise RuntimeError(VALUE_WANTED)
+        if func in (Tensor.__repr__, Tensor.__format__):
+            raise UnsupportedModError(
+                f"{_place(line)} prints or formats a tensor, whose numbers have no value while it is recorded: look at "
+                "create_mask(…), or call the mask_mod or score_mod object on indices"
+            )
+        if func is Tensor.__setitem__:
+            raise UnsupportedModError(f"{_place(line)} writes in place, t[…] = …: use torch.where, or write it outside")
         if func is Tensor.__getitem__:
             return _read(line, *args)
         kwargs = kwargs or {}
@@ -142,7 +149,16 @@ def _read(line: str, tensor: Tensor, index: Any) -> Tensor:
     of_tensors = [i for i in indices if isinstance(i, Tensor)]
     wrong = [i.dtype for i in of_tensors if i.is_floating_point() or i.dtype == torch.bool]
     if wrong:
-        raise KindError(f"the mod{f' at {line}' if line else ''} indexes with {wrong[0]}, not with integers")
-    if of_tensors and all(isinstance(i, Tensor | int) for i in indices):
-        return torch.ops.aten.index.Tensor(tensor, [i if isinstance(i, Tensor) else torch.full((), i) for i in indices])
-    return tensor[index]
+        raise KindError(f"{_place(line)} indexes with {wrong[0]}, not with integers")
+    if not of_tensors:
+        return tensor[index]
+    if not all(isinstance(i, Tensor | int) for i in indices):
+        raise UnsupportedModError(
+            f"{_place(line)} reads a whole row of a tensor (t[:, i], t[..., i] or t[None, i]): a mod reads one "
+            "number at a time, t[i, j] with an integer for each of all dimensions"
+        )
+    return torch.ops.aten.index.Tensor(tensor, [i if isinstance(i, Tensor) else torch.full((), i) for i in indices])
+
+
+def _place(line: str) -> str:
+    return f"the mod at {line}" if line else "the mod"

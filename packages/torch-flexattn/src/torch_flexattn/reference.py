@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .errors import OutOfRangeError
 from .evaluate import evaluator
 from .masks import from_dense
 from .mods import MaskLike, Mod, ScoreLike, ScoreMod, mask_mod, score_mod
@@ -53,7 +54,7 @@ def attention(
         −inf (the sink, if there is one), −inf, and no gradient.
 
     Raises:
-        IndexError: a captured tensor is read out of range at a visible position.
+        OutOfRangeError: a captured tensor is read out of range at a visible position.
     """
     (batch, heads, rows, width), (_, groups, columns, _) = q.shape, k.shape
     is_wide = q.dtype == torch.float64
@@ -201,7 +202,7 @@ def _apply(mod: Mod, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
 
 def _check_inside(outside: Tensor | None, seen: Tensor) -> None:
     if outside is not None and bool((outside & seen).any()):
-        raise IndexError("a captured tensor is read out of range at a visible position")
+        raise OutOfRangeError("a captured tensor is read out of range at a visible position")
 
 
 def _products(a: Tensor, b: Tensor, seen: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .analysis.geometry import Geometry
 from .analysis.relabel import relabelled, whole_runs
 from .block_mask import BlockMask, Index
-from .errors import InputError
+from .errors import InputError, OutOfRangeError
 from .reindex import Always, Change, Chosen, Offset, everything, reindexed
 from .runs import assemble, rows_of, take_rows, used
 
@@ -19,7 +19,7 @@ from .runs import assemble, rows_of, take_rows, used
 def taken(mask: BlockMask, index: tuple[Index, ...]) -> BlockMask:
     """See :meth:`BlockMask.__getitem__`."""
     if len(index) > 3:
-        raise IndexError(f"a BlockMask has three indices (batch, head, row of blocks), got {len(index)}")
+        raise OutOfRangeError(f"a BlockMask has three indices (batch, head, row of blocks), got {len(index)}")
     batch, head, rows = (*index, slice(None), slice(None), slice(None))[:3]
     geometry, block = mask.geometry, mask.block[0]
     batches, heads = (
@@ -94,7 +94,7 @@ def _of_plane(mask: BlockMask, name: str, index: Index, size: int) -> range | Te
 def _places(index: Index, size: int, what: str, device: torch.device) -> range | Tensor:
     if isinstance(index, int):
         if not -size <= index < size:
-            raise IndexError(f"{what} {index} is outside a mask of {size}")
+            raise OutOfRangeError(f"{what} {index} is outside a mask of {size}")
         return range(index % size, index % size + 1)
     if isinstance(index, slice):
         return range(size)[index]
@@ -103,7 +103,7 @@ def _places(index: Index, size: int, what: str, device: torch.device) -> range |
         places = places.nonzero().squeeze(1)
     places = places.long().reshape(-1)
     if bool(((places < -size) | (places >= size)).any()):
-        raise IndexError(f"{what} {places.tolist()} is outside a mask of {size}")
+        raise OutOfRangeError(f"{what} {places.tolist()} is outside a mask of {size}")
     return places % max(size, 1)
 
 

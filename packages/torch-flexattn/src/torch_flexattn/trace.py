@@ -81,7 +81,10 @@ def trace(function: Callable[..., Any], kind: Kind) -> Traced:
         raise UnsupportedModError(
             "functions cannot be recorded under torch.compile: make mask_mod(function) or score_mod(function) outside"
         )
-    closure = read(function)
+    try:
+        closure = read(function)
+    except UnsupportedModError as error:
+        raise UnsupportedModError(f"{_named(function)} {error}") from None
     recipe = _recipes.get(_key(kind, closure))
     if recipe is None:
         with _lock:
@@ -189,6 +192,8 @@ def _checked(result: Any, function: Callable[..., Any], kind: Kind) -> Tensor:
     name = _named(function)
     if isinstance(result, torch.SymBool | torch.SymInt | torch.SymFloat):
         raise UnsupportedModError(f"{name} {NEEDS_VALUE}")
+    if kind == "mask" and type(result) in (int, float):
+        raise KindError(f"{name} must return {_wanted(kind)}, got {result!r}: compare, or return True or False")
     if isinstance(result, bool | int | float) and not isinstance(result, Tensor):
         result = torch.full((), result, dtype=torch.bool if isinstance(result, bool) else torch.float32)
     if not isinstance(result, Tensor):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..block_mask import BlockMask
-from ..errors import InputError, KindError
+from ..errors import DtypeError, InputError, KindError
 from ..fp8 import FP8
 from ..ops.plain import is_autocast_on
 
@@ -31,7 +33,8 @@ def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, eight_bits
 
     Raises:
         InputError: sizes or devices that do not fit; heads that differ without ``grouped``.
-        KindError: no floating-point tensors of one type.
+        KindError: no floating-point tensors.
+        DtypeError: of different types.
     """
     named = {"query": q, "key": k, "value": v}
     types = (*FLOATING, FP8) if eight_bits else FLOATING
@@ -45,7 +48,7 @@ def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, eight_bits
     shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
     if k.dtype != v.dtype or k.dtype not in (q.dtype, FP8):
         but = f" (key and value may both be {FP8} beside another query)" if eight_bits else ""
-        raise KindError(f"query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}{but}")
+        raise DtypeError(f"query, key and value must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}{but}")
     if not q.device == k.device == v.device:
         raise InputError(f"query, key and value must be on one device, got {q.device}, {k.device}, {v.device}")
     if q.shape[3] != k.shape[3] or q.shape[3] == 0:
@@ -176,8 +179,14 @@ def check_sinks(sinks: Tensor | None, q: Tensor) -> None:
         raise InputError(f"sinks are on {sinks.device}, but query is on {q.device}")
 
 
-def check_captures(name: str, captures: tuple[Tensor, ...], q: Tensor) -> None:
+def check_captures(name: str, captures: tuple[Tensor, ...], q: Tensor, *functions: Any) -> None:
     """Raise where a captured tensor (but for single numbers) is on another device.
+
+    Args:
+        name: of the modification.
+        captures: what it captures.
+        q: the queries.
+        functions: what it was made of: where one is a function, the message can name the variable.
 
     Raises:
         InputError: it is.
@@ -185,6 +194,17 @@ def check_captures(name: str, captures: tuple[Tensor, ...], q: Tensor) -> None:
     for capture in captures:
         if capture.dim() and capture.device != q.device:
             raise InputError(
-                f"{name} captures a tensor of shape {tuple(capture.shape)} on {capture.device}, but query is on "
-                f"{q.device}: move it there"
+                f"{name} captures a tensor{_variable(functions, capture)} of shape {tuple(capture.shape)} on "
+                f"{capture.device}, but query is on {q.device}: move it there"
             )
+
+
+def _variable(functions: tuple[Any, ...], tensor: Tensor) -> str:
+    """By which variable functions read a tensor, if they do so by one."""
+    for function in functions:
+        if inspect.isfunction(function):
+            read = inspect.getclosurevars(function)
+            for name, value in (*read.nonlocals.items(), *read.globals.items()):
+                if value is tensor:
+                    return f" {name}"
+    return ""

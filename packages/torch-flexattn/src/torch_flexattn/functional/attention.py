@@ -16,6 +16,7 @@ from ..errors import InputError, KindError, UnsupportedError
 from ..fp8 import result_dtype
 from ..kernels.choose import kernels_for
 from ..kernels.launch.again import Again
+from ..listed_masks import is_moved, narrowed
 from ..masks import with_lengths
 from ..masks_of_calls import block_mask_of
 from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
@@ -37,6 +38,7 @@ from .arguments import (
 )
 from .fp8 import check_forward_only, descales_of
 from .remembered import is_repeated, key_of, recall, remember
+from .table_sizes import check_head_tables, check_table_sizes
 
 Backend = Literal["auto", "triton", "hopper", "decode", "cpu", "reference"]
 BACKENDS = ("auto", "triton", "hopper", "decode", "cpu", "reference")
@@ -117,7 +119,8 @@ def flex_attention(
         value: ``[B, Hkv, S, Ev]``, or with batch 1.
         score_mod: ``(score, b, h, q_idx, kv_idx) -> score``; tensors that it captures may need gradients.
         block_mask: a :class:`BlockMask`, PyTorch's, or a mask: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
-            The blocks of a mask are found once and remembered.
+            The blocks of a mask are found once and remembered; with ``q_offset`` those of a :class:`BlockMask` are
+            found anew from its mask.
         scale: of the products; default ``1/√E``.
         enable_gqa: allow ``Hq`` to be a multiple of ``Hkv``: neighbouring query heads share a key head.
         return_lse: return ``(out, lse)``.
@@ -137,8 +140,10 @@ def flex_attention(
             those of compute capability 9.0, ``"decode"`` those of few queries (forward alone), each or fails; ``"cpu"``
             computes block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any
             derivative.
-        check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise); default:
-            on a CPU. On a GPU it takes the slow kernels of ``"cpu"``.
+        check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise), or a
+            hidden one is hidden by such a read; default: on a CPU. On a GPU it takes the slow kernels of ``"cpu"``;
+            without it, a tensor that is too short for the sizes of the call is still found. Keys behind ``kv_lens``
+            do not count.
 
     Returns:
         ``[B, Hq, L, Ev]`` with the dimensions in memory in the order of ``query``, in its type (bfloat16 for 8 bits),
@@ -150,7 +155,7 @@ def flex_attention(
         UnsupportedModError: a mod that no kernel can evaluate (also a NotImplementedError).
         UnsupportedError: ``backend`` or ``kernel_options`` name kernels or tiles that cannot serve; a gradient of a
             call with 8 bits.
-        IndexError: see ``check``.
+        OutOfRangeError: see ``check``.
 
     Example:
         >>> import torch
@@ -191,7 +196,7 @@ def flex_attention(
         raise InputError("return_lse and return_aux exclude each other: ask for lse by AuxRequest(lse=True)")
     score = None if score_mod is None else as_score(score_mod)
     if score is not None:
-        check_captures("score_mod", score.captures, query)
+        check_captures("score_mod", score.captures, query, score_mod)
     captures = () if score is None else score.captures
     check_forward_only(key, query, key, value, sinks, q_descale, k_descale, v_descale, *captures)
     q_offset = 0 if q_offset is None else q_offset
@@ -204,14 +209,19 @@ def flex_attention(
                 query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens, descales
             )
     else:
+        checks_sizes = check is None and kv_lens is None and query.device.type != "cpu"
         check = query.device.type == "cpu" if check is None else check
         if torch.compiler.is_compiling() or query.is_meta:
-            mask = _mask_of_op(block_mask, mask_mod, query, key)
+            mask = _mask_of_op(block_mask, mask_mod, query, key, q_offset)
         else:
+            if score is not None:
+                check_head_tables(score, query, key, checked=check)
             kernels = kernels_for(backend, query.device, query.dtype, check, options)
             trained = needs_grad(query, key, value, sinks, *captures)
             found = trained or not kernels.takes_mods(query, dropout_p) or is_repeated(known)
-            mask = _blocks(block_mask, mask_mod, query, key, q_offset, check, found)
+            mask = _blocks(block_mask, mask_mod, query, key, q_offset, check and kv_lens is None, found)
+            if checks_sizes and mask is not None and not isinstance(block_mask, BlockMask | theirs.BlockMask):
+                check_table_sizes(mask, query, key, q_offset)
         again = None if known is None else Again()
         call = Call(
             mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, options,
@@ -250,11 +260,15 @@ def _blocks(
         block_mask = BlockMask.from_torch(block_mask)
     if isinstance(block_mask, BlockMask):
         check_block_mask(block_mask, q, k)
-        if mask is None:
+        moved = is_moved(block_mask, q_offset)
+        if mask is None and not moved:
             return block_mask
-        if block_mask.listed:
-            raise UnsupportedError("mask_mod beside a block mask made from a list of blocks: combine them before")
-        given: list[MaskLike] = [mask] if block_mask.mod is None else [block_mask.mod, mask]
+        if mask is not None and block_mask.listed:
+            other = with_lengths(as_mask(mask), q.shape[2], k.shape[2])
+            check_captures("mask_mod", other.captures, q, mask)
+            shape = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+            return narrowed(block_mask, other, shape, q_offset, check)
+        given: list[MaskLike] = [m for m in (block_mask.mod, mask) if m is not None]
     else:
         given = [m for m in (block_mask, mask) if m is not None]
     if not given:
@@ -263,20 +277,24 @@ def _blocks(
     for other in given[1:]:
         mod = mod & other
     mod = with_lengths(mod, q.shape[2], k.shape[2])
-    check_captures("mask_mod", mod.captures, q)
+    check_captures("mask_mod", mod.captures, q, *given)
     if not found:
         return mod
     batches, heads, rows, _ = q.shape
     return block_mask_of(mod, (batches, heads, rows, k.shape[2]), BLOCK, q.device, q_offset, check)
 
 
-def _mask_of_op(block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor) -> BlockMask | MaskMod | None:
+def _mask_of_op(
+    block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor, q_offset: Tensor | int
+) -> BlockMask | MaskMod | None:
     """Under a compiler, and of tensors without data: the mask, whose blocks the op finds."""
     if block_mask is not None and mask is not None:
         raise UnsupportedError("block_mask and mask_mod together under torch.compile: combine them with & outside")
     given = mask if block_mask is None else block_mask
     if isinstance(given, BlockMask):
         check_block_mask(given, q, k)
+        if is_moved(given, q_offset):
+            return given.mod
     return given if given is None or isinstance(given, BlockMask) else as_mask(given)
 
 

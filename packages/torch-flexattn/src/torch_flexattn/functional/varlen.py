@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, KindError
+from ..masks.lengths import LengthGap
 from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
@@ -41,7 +42,8 @@ def flex_attention_varlen(
 ) -> Any:
     """Attention of packed sequences: queries of sequence ``b`` see keys of sequence ``b`` alone.
 
-    Mods see the number of the sequence as ``b``, and positions inside it, so one mod serves packed and padded inputs.
+    Mods see the number of the sequence as ``b``, and positions inside it, so one mod serves packed and padded inputs;
+    ``masks.causal("bottom_right")`` lets the last query of each sequence see its last key.
 
     Args:
         query: ``[T, Hq, E]``: the queries of all sequences, one sequence after the other.
@@ -167,7 +169,12 @@ def _by_sequence(
         replaced["q"] = parts.builder.add("sub", "int32", query, gather(of_q.first, query))
     if "kv" in mod.dependencies:
         replaced["kv"] = parts.builder.add("sub", "int32", key, gather(of_k.first, key))
-    outputs = parts.append(mod, **replaced)
+    waiting = [n for n, s in enumerate(mod.scalars) if isinstance(s, LengthGap)]
+    filled = {}
+    if waiting:  # for keys minus queries, which each sequence has its own of
+        gap = gather(of_k.starts.diff() - of_q.starts.diff(), gather(of_q.number, query))
+        filled = dict.fromkeys(waiting, gap)
+    outputs = parts.append(mod, filled, **replaced)
     return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)
 
 

@@ -114,14 +114,15 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, check: bool) -> str
     """Why Triton's kernels cannot serve, or ``None``."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install 'torch-flexattn[triton]'"
+    interpreted = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+    if device.type != "cuda" and not interpreted:
+        return f"its kernels run on CUDA GPUs, and the tensors are on {device.type}"
     if dtype == torch.float64:
         return "its kernels sum in float32, and the tensors are float64"
     if check:
         return "its kernels do not check reads of captured tensors (check=True)"
-    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+    if interpreted:
         return None
-    if device.type != "cuda":
-        return f"its kernels run on CUDA GPUs, and the tensors are on {device.type}"
     found = torch.cuda.get_device_capability(device)
     if found < OLDEST_ARCHITECTURE and torch.version.hip is None:
         return f"its kernels need compute capability 8.0, and this GPU has {found[0]}.{found[1]}"

@@ -16,9 +16,9 @@ from .asked import asked_tiles
 from .fitting import described, run_own
 from .launch.again import Again
 from .launch.launch import DoesNotFit
-from .passes import NAMES, Name, Pass
+from .passes import NAMES, Name, Pass, laid_out
 from .triton import decode
-from .triton.layout import last_together
+from .triton.layout import last_together, without_gaps
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,8 @@ class Configured:
         **options: Any,
     ) -> Any:
         """See ``kernels.gpu.forward``."""
-        if again is not None:
-            q, k, v, sinks = q.detach(), k.detach(), v.detach(), options["sinks"]
-            options["sinks"] = None if sinks is None else sinks.detach()
-        inputs = (last_together(q), last_together(k), last_together(v))
-        return self._run(Pass(inputs, options, kv_lens, dropout_p, seed, check, self.options.precision, again=again))
+        q, k, v, kv_lens, again = laid_out(q, k, v, kv_lens, again, options)
+        return self._run(Pass((q, k, v), options, kv_lens, dropout_p, seed, check, self.options.precision, again=again))
 
     def backward(
         self,
@@ -76,6 +73,7 @@ class Configured:
         """See ``kernels.cpu.backward``."""
         grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
         inputs = (grad_out, grad_lse, q, k, v, out, lse)
+        kv_lens = without_gaps(kv_lens, options)
         return self._run(Pass(inputs, options, kv_lens, dropout_p, seed, check, self.options.precision, backward=True))
 
     def _run(self, call: Pass) -> Any:

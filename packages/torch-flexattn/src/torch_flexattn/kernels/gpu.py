@@ -11,10 +11,10 @@ from torch import Tensor
 from .fitting import FITTED, run_own
 from .launch.again import Again
 from .launch.launch import DoesNotFit
-from .passes import Pass, hopper_kernels
+from .passes import Pass, hopper_kernels, laid_out
 from .triton import attention as portable
 from .triton import decode
-from .triton.layout import last_together
+from .triton.layout import last_together, without_gaps
 
 Results = tuple[Tensor, Tensor, Tensor | None]
 
@@ -37,9 +37,7 @@ def forward(
     **options: Any,
 ) -> Results:
     """See ``kernels.cpu.forward``; ``again`` learns how the call is made with other tensors like these."""
-    if again is not None:  # whose inputs have to be told apart
-        q, k, v, options["sinks"] = (t if t is None else t.detach() for t in (q, k, v, options["sinks"]))
-    q, k, v = last_together(q), last_together(k), last_together(v)
+    q, k, v, kv_lens, again = laid_out(q, k, v, kv_lens, again, options)
     if decode.serves(q, options["mask"], dropout_p):
         if not FITTED:
             with suppress(DoesNotFit):
@@ -77,6 +75,7 @@ def backward(
     """See ``kernels.cpu.backward``."""
     grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
     inputs = (grad_out, grad_lse, q, k, v, out, lse)
+    kv_lens = without_gaps(kv_lens, options)
     hopper = hopper_kernels(q.device)
     if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
         try:

@@ -15,6 +15,7 @@ from .launch.again import Again
 from .triton import attention as portable
 from .triton import decode
 from .triton.block_runs import BLOCK
+from .triton.layout import last_together, without_gaps
 
 Name = Literal["decode", "hopper", "triton"]
 NAMES: tuple[Name, ...] = ("decode", "hopper", "triton")
@@ -107,6 +108,24 @@ class Pass:
             *self.inputs, kv_lens=self.kv_lens, dropout_p=self.dropout_p, seed=self.seed, check=self.check,
             tiles=tiles, products=self.products, **options,
         )  # fmt: skip
+
+
+def laid_out(
+    q: Tensor, k: Tensor, v: Tensor, kv_lens: Tensor | None, again: Again | None, options: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Again | None]:
+    """Inputs of a forward pass as kernels read them, in ``options`` as well.
+
+    ``again`` needs objects that can be told apart, and learns nothing of copies, which the next call comes without.
+    """
+    if again is not None:
+        q, k, v, sinks = q.detach(), k.detach(), v.detach(), options["sinks"]
+        options["sinks"] = None if sinks is None else sinks.detach()
+    given = q, k, v, options["sinks"]
+    q, k, v = last_together(q), last_together(k), last_together(v)
+    kv_lens = without_gaps(kv_lens, options)
+    if any(a is not b for a, b in zip(given, (q, k, v, options["sinks"]))):
+        again = None
+    return q, k, v, kv_lens, again
 
 
 def why_not_decode(q: Tensor, mask: Any, dropout_p: float) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from typing import NewType
 
-from ..errors import InputError, OutOfPages, OutOfSequences
+from ..errors import InputError, NoSuchSequence, OutOfPages, OutOfSequences
 
 SeqId = NewType("SeqId", int)
 """A sequence; numbers are not used again."""
@@ -61,11 +61,11 @@ class Allocator:
         """The sequence of a number.
 
         Raises:
-            KeyError: there is none, or it was freed.
+            NoSuchSequence: there is none, or it was freed.
         """
         found = self.sequences.get(seq)
         if found is None:
-            raise KeyError(f"seq {seq!r} is no sequence of this cache: it was freed, or never allocated")
+            raise NoSuchSequence(f"seq {seq!r} is no sequence of this cache: it was freed, or never allocated")
         return found
 
     def allocate(self, tokens: int) -> SeqId:

@@ -149,7 +149,7 @@ class PagedKVCache:
         """Tokens of a sequence.
 
         Raises:
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
         """
         return self._pages.of(seq).length
 
@@ -171,7 +171,7 @@ class PagedKVCache:
 
         Raises:
             OutOfPages: too few are free; nothing was changed.
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: ``n`` is negative, or the sequence would be longer than ``max_tokens``.
         """
         self._check_count("n", n, self.max_tokens - self.length(seq))
@@ -188,7 +188,7 @@ class PagedKVCache:
 
         Raises:
             OutOfPages: too few are free; nothing was changed.
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: shapes or devices that do not fit; a sequence named twice, or longer than ``max_tokens`` then.
             KindError: another dtype than that of the cache.
         """
@@ -202,7 +202,7 @@ class PagedKVCache:
 
         Raises:
             OutOfPages: too few are free; nothing was changed.
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: a sequence named twice, or longer than ``max_tokens`` then.
         """
         self._check_count("n", n, self.max_tokens - self._longest("seqs", seqs))
@@ -219,7 +219,7 @@ class PagedKVCache:
             v: ``[n, num_kv_heads, L, v_head_dim]``.
 
         Raises:
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: shapes or devices that do not fit; fewer than ``L`` tokens.
             KindError: another dtype than that of the cache.
         """
@@ -235,7 +235,7 @@ class PagedKVCache:
 
         Raises:
             OutOfSequences: ``max_seqs`` live.
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
         """
         return self.share_prefix(seq, self.length(seq))
 
@@ -244,7 +244,7 @@ class PagedKVCache:
 
         Raises:
             OutOfSequences: ``max_seqs`` live.
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: it has fewer tokens.
         """
         self._check_count("n", n, self.length(seq))
@@ -256,7 +256,7 @@ class PagedKVCache:
         """The sequence is no more; pages that it alone held are free.
 
         Raises:
-            KeyError: no such sequence, or freed before.
+            NoSuchSequence: no such sequence, or freed before.
         """
         self._pages.remove(seq)
         self._pool.forget(seq)
@@ -266,7 +266,7 @@ class PagedKVCache:
         """Forget all tokens but the first ``n``, and what was in reserve.
 
         Raises:
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: it has fewer tokens.
         """
         self._check_count("n", n, self.length(seq))
@@ -312,7 +312,7 @@ class PagedKVCache:
             ``[n, Hq, L, v_head_dim]``, or what ``return_lse`` says.
 
         Raises:
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
             InputError: shapes or devices that do not fit; a sequence of fewer than ``L`` tokens.
             KindError: another dtype than that of the cache.
             UnsupportedError: a gradient is asked for.
@@ -347,7 +347,7 @@ class PagedKVCache:
         """The pages of sequences, in order; int32 ``[n, pages of the longest]``, −1 where a shorter one has none.
 
         Raises:
-            KeyError: no such sequence.
+            NoSuchSequence: no such sequence.
         """
         counts = [-(-self.length(seq) // self.page_size) for seq in seqs]
         found = self.table.index_select(0, self._slots(seqs))[:, : max(counts, default=0)]

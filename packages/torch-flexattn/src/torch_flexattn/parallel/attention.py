@@ -76,7 +76,7 @@ def context_parallel_attention(
         InputError: sizes, devices or values that do not fit; a plan for another number of ranks or another length.
         KindError: the wrong type: a dtype, a function with other arguments, no plan.
         UnsupportedModError: a mod that no kernel can evaluate.
-        IndexError: see ``check``.
+        OutOfRangeError: see ``check``.
 
     Example: one rank, which needs no process group.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, OutOfRangeError
 from ..evaluate import evaluator
 from ..factory_arguments import check_count, check_number
 from ..masks.lengths import with_lengths
@@ -54,7 +54,7 @@ def score_cells(
     Raises:
         InputError: no ``q_len``, a negative number.
         KindError: no score modification.
-        IndexError: a position that is shown reads a captured tensor out of range.
+        OutOfRangeError: a position that is shown reads a captured tensor out of range.
     """
     if q_len is None:
         raise InputError("q_len must be given for a score modification, got None")
@@ -100,7 +100,7 @@ def _refuse_bad_reads(bad: Tensor, q: Tensor, kv: Tensor, batch: int, head: int)
     found = bad.nonzero()[:1].tolist()
     if found:
         ((row, column),) = found
-        raise IndexError(
+        raise OutOfRangeError(
             f"score_mod reads a captured tensor out of range at b={batch}, h={head}, q_idx={int(q[row])}, "
             f"kv_idx={int(kv[column])}"
         )

@@ -67,7 +67,7 @@ def forward(
         score ``[B, Hq, L]``, or ``None``. Where nothing is visible: 0, −inf (the sink, if there is one), −inf.
 
     Raises:
-        IndexError: a captured tensor is read out of range at a visible position.
+        OutOfRangeError: a captured tensor is read out of range at a visible position.
     """
     serving("cpu")
     call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check, descales)

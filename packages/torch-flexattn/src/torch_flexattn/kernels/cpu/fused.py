@@ -46,7 +46,7 @@ def fused_forward(tile: Tile, step: Step) -> tuple[Tensor, Tensor]:
 def fused_backward(tile: Tile, step: Step, grad_out: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the query, and of the step's keys and values; ``lse`` is +∞ for rows that see nothing."""
     query, key, value, bias = _operands(tile, step)
-    of_lanes = (grad_out[None], query, key, value, out[None], lse.squeeze(-1)[None])
+    of_lanes = (_together(grad_out[None]), query, key, value, _together(out[None]), lse.squeeze(-1)[None])
     of_query, of_key, of_value = _attention_backward(*of_lanes, 0.0, False, attn_mask=bias, scale=tile.call.scale)
     return of_query[0], of_key[0], of_value[0]
 
@@ -61,8 +61,13 @@ def merged(out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor) -> tu
 
 def _operands(tile: Tile, step: Step) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Query, key, value ``[1, products, …]`` and the mask ``[1, 1, rows, keys]``."""
-    key, value = (tile.of_keys(x, step)[None] for x in (tile.call.keys, tile.call.values))
+    key, value = (_together(tile.of_keys(x, step)[None]) for x in (tile.call.keys, tile.call.values))
     query = tile.view(tile.call.by_lane(tile.call.q))
     if tile.call.descales is not None:
         query = query * tile.descale(0)
-    return query[None], key, value, tile.bias(step)
+    return _together(query[None]), key, value, tile.bias(step)
+
+
+def _together(x: Tensor) -> Tensor:
+    """With features side by side: the operation does not look at their stride."""
+    return x if x.stride(-1) == 1 else x.contiguous()

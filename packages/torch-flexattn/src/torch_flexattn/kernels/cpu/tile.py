@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...errors import OutOfRangeError
 from ...fp8 import FP8
 from ...mods import MaskMod, ScoreMod
 from ..dropout import keep
@@ -305,7 +306,7 @@ def check_inside(name: str, outside: Tensor, visible: Tensor, inputs: dict[str, 
         inputs: of the mod: the indices.
 
     Raises:
-        IndexError: there is such a place; the message names the first.
+        OutOfRangeError: there is such a place; the message names the first.
     """
     if not bool(outside.any()):
         return
@@ -315,7 +316,7 @@ def check_inside(name: str, outside: Tensor, visible: Tensor, inputs: dict[str, 
         wrong, *indices = torch.broadcast_tensors(wrong, *(inputs[name] for name in names))
         place = tuple(wrong.nonzero()[0].tolist())
         where = ", ".join(f"{name}={index[place].item()}" for name, index in zip(names, indices))
-        raise IndexError(f"{name} reads a captured tensor out of range at a visible position ({where})")
+        raise OutOfRangeError(f"{name} reads a captured tensor out of range at a visible position ({where})")
 
 
 def product(a: Tensor, b: Tensor, visible: Tensor | None) -> Tensor:

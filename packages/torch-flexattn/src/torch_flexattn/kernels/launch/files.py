@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -26,7 +27,7 @@ def load(text: str) -> Any:
     """The module of a source, written once and found again by its digest."""
     name = f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}"
     path = cache_dir() / f"{name}.py"
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
+    if _kept(path) != text.encode():
         path = written(path, text.encode()) or _elsewhere(path.name, text)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -34,6 +35,14 @@ def load(text: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _kept(path: Path) -> bytes | None:
+    """What is there, if it can be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def written(path: Path, content: bytes) -> Path | None:
@@ -44,7 +53,9 @@ def written(path: Path, content: bytes) -> Path | None:
         part.write_bytes(content)
         part.replace(path)
     except OSError as error:
-        _say_not_kept(path.parent, str(error))
+        with contextlib.suppress(OSError):
+            part.unlink()  # of a full disk, what was written of it
+        _say_not_kept(path.parent, error.strerror or type(error).__name__)
         return None
     return path
 

@@ -21,7 +21,7 @@ from .chunks import next_power_of_2
 from .decode_source import Decode
 from .eight_bits import as_read, eight_bits
 from .index_width import reaching
-from .layout import last_together, ordered_like
+from .layout import in_a_row, last_together, ordered_like
 from .places import arguments
 from .precision import precision
 from .row_blocks import RowBlocks, row_blocks
@@ -114,6 +114,8 @@ def paged(
         most_keys: no sequence has more; default: what the table has room for.
     """
     k_pages, v_pages = last_together(k_pages), last_together(v_pages)
+    kv_lens, slots, sinks = (None if t is None else in_a_row(t) for t in (kv_lens, slots, sinks))
+    table = table if table.stride(1) == 1 else table.contiguous()
     kernel = Decode(q.shape[3], v_pages.shape[3], paged="whole", slots=slots is not None, offset="last")
     room = table.shape[1] * k_pages.shape[1]
     sizes = k_pages.shape[2], room, room if most_keys is None else min(most_keys, room)

@@ -13,7 +13,7 @@ from ...differentiate import Derivative, differentiate
 from ...mods import ScoreMod
 from ...program import Program
 from .delta import row_products
-from .layout import last_together
+from .layout import in_a_row, last_together
 from .rounded import rounded_like
 
 Results = tuple[Tensor, Tensor, Tensor, list[Tensor | None], Tensor | None]
@@ -50,7 +50,8 @@ class Gradients:
         self.captures = [
             torch.zeros(c.shape, dtype=torch.float32, device=c.device) if n else None for c, n in zip(given, needed)
         ]
-        self.products = row_products(last_together(out), last_together(grad_out), grad_lse, self.q)
+        of_lse = None if grad_lse is None else in_a_row(grad_lse)
+        self.products = row_products(last_together(out), last_together(grad_out), of_lse, self.q)
         self.derivative = None if score is None else _derivative(score.program, tuple(needed))
 
     @property

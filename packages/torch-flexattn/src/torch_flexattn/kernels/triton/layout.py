@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
 def last_together(t: Tensor) -> Tensor:
     """With features side by side; other strides are free."""
-    return t if t.stride(3) == 1 or t.shape[3] == 1 else t.contiguous()
+    return t if t.stride(3) == 1 or t.shape[3] == 1 else ordered_like(t, t.shape[3]).copy_(t)
+
+
+def in_a_row(t: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Without gaps, as kernels read what there is one of for each head, batch entry or row."""
+    return (t if dtype is None else t.to(dtype)).contiguous()
+
+
+def without_gaps(kv_lens: Tensor | None, options: dict[str, Any]) -> Tensor | None:
+    """Lengths, and in ``options`` offsets and sinks, as kernels read them: one after the other, integers in 32 bits."""
+    if isinstance(options["q_offset"], Tensor):
+        options["q_offset"] = in_a_row(options["q_offset"], torch.int32)
+    if options["sinks"] is not None:
+        options["sinks"] = in_a_row(options["sinks"])
+    return None if kv_lens is None else in_a_row(kv_lens, torch.int32)
 
 
 def ordered_like(q: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
