@@ -5,7 +5,7 @@
 A row holds the end of one article, others in full and the start of the next. `masks.causal() & masks.document(bounds)`
 keeps them apart; the bounds are new at every step, and nothing of the size of `length × length` is made. Characters are
 the tokens, and ALiBi tells how far apart they are, so the model knows no positions. `--attention dense` trains the same
-model by PyTorch's own attention, with the mask and ALiBi as one tensor.
+model by PyTorch's own attention, with the mask and ALiBi as one tensor. `--device cuda` takes a GPU.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 class Text:
     """The characters of all articles of a split, one after the other, and where each article begins and ends."""
 
-    def __init__(self, articles: list[str], characters: str = "") -> None:
+    def __init__(self, articles: list[str], characters: str = "", device: str = "cpu") -> None:
         text = "".join(articles)
         self.characters = characters or "".join(sorted(set(text)))
         number = {c: n for n, c in enumerate(self.characters, 1)}  # 0 is any other
-        self.tokens = torch.tensor([number.get(c, 0) for c in text])
+        self.tokens = torch.tensor([number.get(c, 0) for c in text], device=device)
         self.starts = torch.tensor([0, *(len(article) for article in articles)]).cumsum(0)
 
     def row(self, start: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,13 +70,14 @@ class LanguageModel(nn.Module):
 
 def attention_inside(bounds: Tensor, heads: int, kind: str) -> Attend:
     """Causal attention with ALiBi inside each document of a row, by this package or with a dense tensor."""
-    length = int(bounds[-1])
-    mask, bias = masks.causal() & masks.document(bounds.int()), scores.alibi(heads)
+    length, device = int(bounds[-1]), bounds.device
+    mask, bias = masks.causal() & masks.document(bounds.int()), scores.alibi(heads).to(device)
     if kind == "flex":
-        blocks = create_block_mask(mask, None, None, length, length)
+        blocks = create_block_mask(mask, None, None, length, length, device=device)
         return lambda query, key, value: flex_attention(query, key, value, score_mod=bias, block_mask=blocks)
-    i, zero = torch.arange(length), torch.tensor(0)
-    dense = bias(torch.tensor(0.0), zero, torch.arange(heads)[:, None, None], i[:, None], i)
+    i, zero = torch.arange(length, device=device), torch.tensor(0, device=device)
+    head = torch.arange(heads, device=device)[:, None, None]
+    dense = bias(torch.tensor(0.0, device=device), zero, head, i[:, None], i)
     dense = dense.masked_fill(~create_mask(mask, None, None, length, length)[0], float("-inf"))
     return lambda query, key, value: scaled_dot_product_attention(query, key, value, attn_mask=dense)
 
@@ -84,7 +85,17 @@ def attention_inside(bounds: Tensor, heads: int, kind: str) -> Attend:
 def row_loss(model: LanguageModel, text: Text, start: int, length: int, kind: str) -> Tensor:
     """Mean cross entropy of a row, in nats a character."""
     tokens, following, bounds = text.row(start, length)
-    return cross_entropy(model(tokens, attention_inside(bounds, model.heads, kind)), following)
+    return cross_entropy(model(tokens, attention_inside(bounds.to(tokens.device), model.heads, kind)), following)
+
+
+def describe_whole(text: Text) -> str:
+    """The mask of all articles of a text as one row."""
+    length, bounds = len(text.tokens), text.starts.to(text.tokens.device).int()
+    began = time.perf_counter()
+    blocks = create_block_mask(masks.document(bounds, causal=True), None, None, length, length, device=bounds.device)
+    partial, full = blocks.nnz_blocks()
+    took = time.perf_counter() - began
+    return f"{partial:,} partial and {full:,} full blocks, {blocks.sparsity():.2f} % hidden, found in {took:.2f} s"
 
 
 @torch.no_grad()
@@ -104,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     line.add_argument("--rows", type=int, default=8, help="rows of the test loss (default: %(default)s)")
     line.add_argument("--attention", choices=("flex", "dense"), default="flex")
     line.add_argument("--root", help="folder that holds wikitext-2; default: ../shared/data, or $TORCH_EXT_DATA")
+    line.add_argument("--device", default="cpu", help="where to train, cpu or cuda (default: %(default)s)")
     line.add_argument("--seed", type=int, default=0)
     line.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = line.parse_args(arguments)
@@ -113,6 +125,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.width % options.heads:
         line.error(f"--width must be a multiple of --heads, got {options.width} and {options.heads}")
     try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        line.error(f"--device {options.device} cannot be used: {str(error).splitlines()[0]}")
+    try:
         articles = [load_wikitext_documents(split, options.root) for split in ("valid", "test")]
     except FileNotFoundError as error:
         print(f"{error}: --root names the folder that holds wikitext-2", file=sys.stderr)
@@ -120,10 +136,12 @@ def main(arguments: list[str] | None = None) -> int:
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    training = Text(articles[0])  # the two splits that are small
-    test = Text(articles[1], training.characters)
+    training = Text(articles[0], device=options.device)  # the two splits that are small
+    test = Text(articles[1], training.characters, options.device)
     model = LanguageModel(len(training.characters) + 1, options.width, options.heads, options.layers)
+    model.to(options.device)
     print(f"{len(training.tokens):,} characters, {len(training.starts) - 1} articles, rows of {options.length}")
+    print(f"mask of all {len(test.tokens):,} characters of the test split: {describe_whole(test)}")
     print(f"test loss {test_loss(model, test, options.length, options.rows, options.attention):.3f} nats before")
     adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
     took = []

@@ -88,3 +88,35 @@ def test_sizes_that_do_not_fit_are_named(example, capsys):
     with pytest.raises(SystemExit):
         example.main(["--width", "10", "--heads", "3"])
     assert "--width must be a multiple of --heads, got 10 and 3" in capsys.readouterr().err
+
+
+def test_the_mask_of_the_whole_split_is_told(example, articles, capsys):
+    assert example.main(["--steps", "1", "--device", "cpu", "--root", str(articles), *SMALL]) == 0
+    text = example.Text(example.load_wikitext_documents("test", articles))
+    printed = capsys.readouterr().out
+    assert f"mask of all {len(text.tokens):,} characters of the test split: {blocks_of(text)} blocks" in printed
+
+
+def blocks_of(text):
+    length = len(text.tokens)
+    i, article = torch.arange(length), torch.bucketize(torch.arange(length), text.starts[1:], right=True)
+    seen = (i[:, None] >= i) & (article[:, None] == article)
+    tiles = [tile for rows in seen.split(128) for tile in rows.split(128, 1)]
+    full = sum(bool(tile.all()) for tile in tiles)
+    return f"{sum(bool(tile.any()) for tile in tiles) - full} partial and {full} full"
+
+
+def test_a_device_that_is_not_there_is_named(example, capsys):
+    with pytest.raises(SystemExit):
+        example.main(["--device", "abacus"])
+    assert "--device abacus cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_it_trains_on_a_gpu(example, articles, capsys):
+    found = []
+    for device in ("cpu", "cuda"):
+        assert example.main(["--steps", "3", "--root", str(articles), "--device", device, *SMALL]) == 0
+        found.append(losses(capsys.readouterr().out)[0])  # before the first step: drawn on the CPU in both
+    assert found[0] == pytest.approx(found[1], abs=2e-3)

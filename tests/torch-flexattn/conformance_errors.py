@@ -83,6 +83,8 @@ def _attention() -> list[BadInputCase]:
         case(TypeError, "sinks", "torch.int64", sinks=torch.ones(4, dtype=torch.int64)),
         case(ValueError, "dropout_p", "1.0", dropout_p=1.0),
         case(ValueError, "seed", "-1", dropout_p=0.5, seed=-1),
+        case(TypeError, "seed", "torch.float32", dropout_p=0.5, seed=torch.ones(1)),
+        case(ValueError, "seed", "(2,)", dropout_p=0.5, seed=torch.arange(2)),
         case(TypeError, "seed", "'lucky'", dropout_p=0.5, seed="lucky"),
         case(TypeError, "q_descale", "torch.float64", **eight, q_descale=torch.ones(4).double()),
         case(ValueError, "k_descale", "(3,)", **eight, k_descale=torch.ones(3)),
@@ -126,6 +128,8 @@ def _packed() -> list[BadInputCase]:
         case(ValueError, "query", "(1, 7, 2, 4)", query=q[None]),
         case(TypeError, "cu_seqlens_q", "torch.float32", cu_seqlens_q=bounds.float()),
         case(ValueError, "cu_seqlens_q", "9", cu_seqlens_q=torch.tensor([0, 3, 9])),
+        case(ValueError, "max_seqlen_q", "got 3", max_seqlen_q=3),
+        case(TypeError, "max_seqlen_k", "'long'", max_seqlen_k="long"),
         case(ValueError, "cu_seqlens_k", "got 2 and 1", cu_seqlens_k=torch.tensor([0, 9])),
     ]
 
@@ -183,6 +187,7 @@ def _block_masks() -> list[BadInputCase]:
         wrong("from_block_indices", listed(first + 3), ValueError, "kv_indices", "got 3"),
         wrong("from_block_indices", listed(first.expand(1, 1, 2, 2)), ValueError, "kv_indices", "block 0"),
         wrong("from_block_indices", listed(first, q_len=900), ValueError, "q_len", "900"),
+        wrong("from_block_indices", listed(first, group=0), ValueError, "group", "0"),
         wrong("from_block_indices", listed(first, block=(128, 100)), ValueError, "block", "(128, 100)"),
     ]
 
@@ -203,6 +208,15 @@ def _mods() -> list[BadInputCase]:
         return torch.sort(table).values[q_idx] > 0
 
     return [
+        wrong("and_masks", lambda: tfa.and_masks(masks.causal(), 7), TypeError, "mask_mod", "int"),
+        wrong("or_masks", lambda: tfa.or_masks("causal"), TypeError, "mask_mod", "str"),
+        wrong("not_mask", lambda: tfa.not_mask(scores.softcap(2.0)), TypeError, "mask_mod", "ScoreMod"),
+        wrong("MaskMod.shift", lambda: masks.causal().shift(2.5), TypeError, "q", "2.5"),  # type: ignore[arg-type]
+        wrong("MaskMod.on_heads", lambda: masks.causal().on_heads([-1]), ValueError, "heads", "-1"),
+        wrong("MaskMod.on_heads", lambda: masks.causal().on_heads(["a"]), TypeError, "heads", "'a'"),  # type: ignore
+        wrong("MaskMod.per_batch", lambda: tfa.MaskMod.per_batch([]), ValueError, "masks", "[]"),
+        wrong("explain", lambda: tfa.explain(3), TypeError, "mod", "int"),  # type: ignore[arg-type]
+        wrong("explain", lambda: tfa.explain(masks.causal(), kv_len=9), ValueError, "kv_len", "9"),
         wrong("mask_mod", lambda: tfa.mask_mod(7), TypeError, "mask_mod", "int"),
         wrong("mask_mod", lambda: tfa.mask_mod(of_two), TypeError, "of_two", "mask_mod(b, h, q_idx, kv_idx)"),
         wrong("mask_mod", lambda: tfa.mask_mod(says_yes), TypeError, "says_yes", "str"),

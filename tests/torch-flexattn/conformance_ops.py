@@ -13,7 +13,7 @@ from torch_flexattn.call import Call, pack
 
 from tests.conformance.cases import OpCase
 
-from .conformance_paged import paged_forward
+from .conformance_paged import paged_append, paged_forward
 from .conformance_selected import selected_ops
 
 FP8 = torch.float8_e4m3fn
@@ -82,6 +82,7 @@ def ops() -> dict[str, list[OpCase]]:
     return {
         "forward": [forward for forward, _ in pairs],
         "backward": [backward for sample, (_, backward) in zip(samples, pairs) if sample.dtype != FP8],
+        "paged_append": paged_append(),
         "paged_forward": paged_forward(TOLERANCE),
         **selected_ops(TOLERANCE),
     }

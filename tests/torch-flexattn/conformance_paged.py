@@ -112,6 +112,28 @@ def paged_forward(tolerances: dict[torch.dtype, float]) -> list[OpCase]:
     return [sample.case(tolerances[sample.dtype]) for sample in samples]
 
 
+def paged_append() -> list[OpCase]:
+    """Sample calls of the op, which gives nothing back; ``test_paged_append.py`` looks at the pages."""
+
+    def case(label: str, tokens: int, n: int, dtype: torch.dtype = torch.float32, *, strided: bool = False) -> OpCase:
+        rng = torch.Generator().manual_seed(0)
+        k, v = (torch.randn(n, 3, tokens, width, generator=rng).to(dtype) for width in (5, 3))
+        if strided:
+            k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (k, v))
+        pages = [torch.zeros(7, SIZE, 3, width, dtype=dtype) for width in (5, 3)]
+        table = torch.tensor([[6, 1, 0], [3, 5, 2]], dtype=torch.int32)
+        lengths, slots = torch.tensor([19, 33], dtype=torch.int32), torch.tensor([1, 0], dtype=torch.int32)[:n]
+        return OpCase(label, (*pages, table, lengths, slots, k, v, None), lambda *_: ())
+
+    return [
+        case("one token", 1, 2),
+        case("several pages, strided", 19, 2, strided=True),
+        case("no tokens", 0, 2),
+        case("no sequences", 3, 0),
+        case("bfloat16", 3, 1, torch.bfloat16),
+    ]
+
+
 def paged_errors() -> list[BadInputCase]:
     """Wrong calls of the cache."""
 
@@ -128,7 +150,10 @@ def paged_errors() -> list[BadInputCase]:
     cache.append([seq], new, new)
     freed = cache.allocate()
     cache.free(freed)
+    blocks = tfa.create_block_mask(tfa.masks.causal(), None, None, 1, 64)
     return [
+        BadInputCase("to_physical", lambda: tfa.to_physical(blocks, cache, [seq]), ValueError, ("page_size=16", "128")),
+        BadInputCase("to_physical", lambda: tfa.to_physical(3, cache, [seq]), TypeError, ("what", "int")),  # type: ignore
         case(lambda: make(page_size=24), ValueError, "page_size", "24"),
         case(lambda: make(page_size=8), ValueError, "page_size", "8"),
         case(lambda: make(num_pages=0), ValueError, "num_pages", "0"),

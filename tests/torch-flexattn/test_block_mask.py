@@ -65,6 +65,13 @@ def test_columns_are_made_once():
     assert mask.memory_bytes() > before == 4 * (mask.row_ptr.numel() + mask.runs.numel())
 
 
+def test_columns_are_made_at_once_where_asked():
+    planned = make(compute_plan=True)
+    equal(planned, make())
+    assert planned.memory_bytes() > make().memory_bytes()
+    assert torch.equal(planned.transpose_runs()[1], make().transpose_runs()[1])
+
+
 @pytest.mark.parametrize("way", ["file", "bytes", "pickle", "tree", "device"])
 def test_travels(way, tmp_path):
     mask = make()

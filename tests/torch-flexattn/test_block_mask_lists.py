@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from torch_flexattn import masks
+from torch_flexattn import flex_attention, masks, reference
 from torch_flexattn.block_mask import BlockMask
 from torch_flexattn.call import Call, pack, unpack
 from torch_flexattn.errors import InputError, KindError
@@ -151,3 +151,25 @@ def test_shapes_that_do_not_fit():
 def test_indices_that_are_no_integers():
     with pytest.raises(KindError, match=r"kv_indices must be integers, got torch.float32"):
         from_lists(torch.zeros(1, 1, 2, 1), q_len=32, kv_len=32, block=(16, 16))
+
+
+def test_lists_of_key_heads_serve_their_query_heads():
+    indices, number, kinds = random_lists(3, heads=2)
+    windows = torch.tensor([10, 90, 200, 30, 60, 5])
+
+    def visible(b, h, q, kv):
+        return (q >= kv) & (q - kv < windows[h])
+
+    sizes = {"q_len": 64, "kv_len": 144, "block": (16, 16)}
+    mask = from_lists(indices, number, group=3, **sizes)
+    assert mask.shape == (2, 6, 64, 144)
+    assert torch.equal(mask.kinds(), kinds.repeat_interleave(3, 1))
+    mine = from_lists(indices, number, group=3, mod=visible, **sizes)
+    whole = from_lists(indices.repeat_interleave(3, 1), number.repeat_interleave(3, 1), mod=visible, **sizes)
+    assert torch.equal(mine.to_element_mask(), whole.to_element_mask())
+    draw = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 6, 64, 8, generator=draw), torch.randn(2, 2, 144, 8, generator=draw)
+    out = flex_attention(q, k, k, block_mask=mine, enable_gqa=True)
+    shown = mine.to_element_mask()
+    expected = reference.attention(q, k, k, mask_mod=lambda b, h, i, j: shown[b, h, i, j])[0]
+    torch.testing.assert_close(out, expected.to(out.dtype))

@@ -13,13 +13,13 @@ from torch_flexattn import (
     KindError,
     UnsupportedModError,
     create_block_mask,
-    doctor,
+    examination,
     mask_mod,
     masks,
     score_mod,
     scores,
 )
-from torch_flexattn.explain import decided, explain
+from torch_flexattn.explanation import decided, explain
 from torch_flexattn.program import parse
 
 
@@ -182,7 +182,7 @@ def test_bad_input_is_named(mod, lengths, error, said):
 
 
 def test_the_doctor_tries_the_kernels_of_the_cpu():
-    found = {f.name: f for f in doctor.examine()}
+    found = {f.name: f for f in examination.doctor()}
     cpu = found["CPU kernels, forward and backward"]
     assert cpu.status == "works", cpu.found
     assert found["PyTorch"].found.startswith(torch.__version__)
@@ -190,7 +190,7 @@ def test_the_doctor_tries_the_kernels_of_the_cpu():
 
 def test_the_doctor_does_not_claim_what_it_has_not_tried(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = {f.name: f for f in doctor.examine()}
+    found = {f.name: f for f in examination.doctor()}
     assert found["GPU"].status == found["GPU kernels, forward and backward"].status == "absent"
 
 
@@ -198,32 +198,32 @@ def test_the_doctor_says_that_there_are_no_kernels(monkeypatch):
     def refuse(*args, **options):
         raise NotImplementedError("there are no kernels for this yet")
 
-    monkeypatch.setattr(doctor, "flex_attention", refuse)
-    found = {f.name: f for f in doctor.examine()}["CPU kernels, forward and backward"]
+    monkeypatch.setattr(examination, "flex_attention", refuse)
+    found = {f.name: f for f in examination.doctor()}["CPU kernels, forward and backward"]
     assert (found.status, found.found) == ("absent", "there are no kernels for this yet")
 
 
 def test_the_doctor_lets_no_other_kernels_stand_in(monkeypatch):
-    right, asked = doctor.flex_attention, []
+    right, asked = examination.flex_attention, []
 
     def recorded(*args, backend, **options):
         asked.append(backend)
         return right(*args, backend=backend, **options)
 
-    monkeypatch.setattr(doctor, "flex_attention", recorded)
-    doctor.examine()
+    monkeypatch.setattr(examination, "flex_attention", recorded)
+    examination.doctor()
     assert "cpu" in asked
     assert "auto" not in asked
 
 
 def test_the_doctor_notices_wrong_results(monkeypatch):
-    right = doctor.flex_attention
+    right = examination.flex_attention
 
     def wrong(*args, backend, **options):
         return right(*args, backend=backend, **options) + (backend != "reference") * 0.01
 
-    monkeypatch.setattr(doctor, "flex_attention", wrong)
-    found = {f.name: f for f in doctor.examine()}["CPU kernels, forward and backward"]
+    monkeypatch.setattr(examination, "flex_attention", wrong)
+    found = {f.name: f for f in examination.doctor()}["CPU kernels, forward and backward"]
     assert found.status == "fails"
     assert "more than 1e-05" in found.found
 
@@ -232,14 +232,14 @@ def test_the_doctor_notices_errors(monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("no compiler\nand more")
 
-    monkeypatch.setattr(doctor, "flex_attention", broken)
-    found = {f.name: f for f in doctor.examine()}["CPU kernels, forward and backward"]
+    monkeypatch.setattr(examination, "flex_attention", broken)
+    found = {f.name: f for f in examination.doctor()}["CPU kernels, forward and backward"]
     assert (found.status, found.found) == ("fails", "RuntimeError: no compiler")
 
 
 def test_the_doctor_tries_to_write_to_the_cache(monkeypatch, tmp_path):
     def look():
-        return {f.name: f for f in doctor.examine()}["cache folder"]
+        return {f.name: f for f in examination.doctor()}["cache folder"]
 
     monkeypatch.setenv("TORCH_FLEXATTN_CACHE", str(tmp_path / "new"))
     assert look().status == "works"

@@ -46,7 +46,9 @@ def some_mods():
 def test_sequences_do_not_see_each_other(lengths, mods):
     q, k, v, starts_q, starts_k = packed(*lengths)
     score, mask = some_mods()[mods]
-    out, lse = flex_attention_varlen(q, k, v, starts_q, starts_k, score, mask, enable_gqa=True, return_lse=True)
+    out, lse = flex_attention_varlen(
+        q, k, v, starts_q, starts_k, score_mod=score, mask_mod=mask, enable_gqa=True, return_lse=True
+    )
     parts = one_by_one(q, k, v, starts_q, starts_k, score, mask, return_lse=True)
     want = torch.cat([o.squeeze(0).transpose(0, 1) for o, _ in parts])
     torch.testing.assert_close(out, want, rtol=1e-6, atol=1e-6)
@@ -62,7 +64,7 @@ def test_sequences_do_not_see_each_other(lengths, mods):
 def test_library_mods_count_from_the_start_of_each_sequence():
     q, k, v, starts, _ = packed([7, 12], [7, 12])
     score, mask = scores.alibi(4), masks.causal() & masks.sliding_window(3)
-    out = flex_attention_varlen(q, k, v, starts, starts, score, mask, enable_gqa=True)
+    out = flex_attention_varlen(q, k, v, starts, starts, score_mod=score, mask_mod=mask, enable_gqa=True)
     slopes = scores.alibi_slopes(4)
     parts = one_by_one(
         q, k, v, starts, starts,
@@ -120,3 +122,14 @@ def test_ranks_are_checked():
     q, k, v, starts, _ = packed([4, 5], [4, 5])
     with pytest.raises(InputError, match=r"query must have shape \[tokens, heads, features\], got \(1, 9, 4, 8\)"):
         flex_attention_varlen(q.unsqueeze(0), k, v, starts, starts)
+
+
+def test_the_longest_sequences_may_be_named_in_the_usual_places():
+    q, k, v, starts_q, starts_k = packed([5, 6], [30, 2])
+    plain = flex_attention_varlen(q, k, v, starts_q, starts_k, mask_mod=masks.causal(), enable_gqa=True)
+    named = flex_attention_varlen(q, k, v, starts_q, starts_k, 6, 64, None, masks.causal(), None, True)
+    assert torch.equal(plain, named)
+    with pytest.raises(InputError, match="max_seqlen_q must be at least 6, the longest sequence, got 5"):
+        flex_attention_varlen(q, k, v, starts_q, starts_k, 5, 30, enable_gqa=True)
+    with pytest.raises(KindError, match=r"max_seqlen_k must be an integer, got 30\.0"):
+        flex_attention_varlen(q, k, v, starts_q, starts_k, 6, 30.0, enable_gqa=True)

@@ -49,6 +49,12 @@ CASES = {
         "sinks": SINKS,
         "sizes": (1, 4, 2, 33, 33, 16, 16),
     },
+    "dropout, its seed in memory": {
+        "mask": masks.causal(),
+        "dropout_p": 0.3,
+        "seed": torch.tensor([-12345678901]),
+        "sizes": (1, 4, 2, 33, 33, 16, 16),
+    },
     "dropout under a mask": {"mask": masks.sliding_window(20), "dropout_p": 0.5, "seed": 4},
     "batch and head, shared keys": {
         "mask": lambda b, h, i, j: (i + b) // 3 >= j // (h + 1),

@@ -1,9 +1,11 @@
 """Attention variants written in a few lines of PyTorch, computed where they are visible: torch-flexattn."""
 
-from . import data, masks, nn, parallel, scores
+from . import data, masks, nn, parallel, scores, viz
 from .block_lists import from_block_indices
 from .block_mask import BlockMask
+from .boolean import and_masks, noop_mask, not_mask, or_masks
 from .build import create_block_mask, create_mask
+from .caches import clear_caches
 from .errors import (
     DataFormatError,
     DtypeError,
@@ -17,6 +19,8 @@ from .errors import (
     UnsupportedError,
     UnsupportedModError,
 )
+from .examination import Finding, doctor
+from .explanation import Explanation, explain
 from .flops import attention_flops, register_flop_formulas
 from .functional import (
     AuxOutput,
@@ -30,7 +34,7 @@ from .functional import (
 from .masks_of_calls import forget_masks
 from .mods import MaskMod, ScoreMod, compose_scores, mask_mod, score_mod
 from .options import KernelOptions
-from .paged import BatcherStats, BatchStep, CacheStats, Chunk, ContinuousBatcher, PagedKVCache
+from .paged import BatcherStats, BatchStep, CacheStats, Chunk, ContinuousBatcher, PagedKVCache, to_physical
 from .stats import ObservedCall, Stats, listening, reset_stats, stats
 from .warmup import CallSpec, Warmed, warmup
 
@@ -48,6 +52,8 @@ __all__ = [
     "ContinuousBatcher",
     "DataFormatError",
     "DtypeError",
+    "Explanation",
+    "Finding",
     "FlexAttentionError",
     "InputError",
     "KernelOptions",
@@ -64,11 +70,15 @@ __all__ = [
     "UnsupportedError",
     "UnsupportedModError",
     "Warmed",
+    "and_masks",
     "attention_flops",
+    "clear_caches",
     "compose_scores",
     "create_block_mask",
     "create_mask",
     "data",
+    "doctor",
+    "explain",
     "flex_attention",
     "flex_attention_varlen",
     "forget_masks",
@@ -78,6 +88,9 @@ __all__ = [
     "masks",
     "merge_attention",
     "nn",
+    "noop_mask",
+    "not_mask",
+    "or_masks",
     "parallel",
     "quantize_fp8",
     "register_flop_formulas",
@@ -86,5 +99,7 @@ __all__ = [
     "scores",
     "selected_attention",
     "stats",
+    "to_physical",
+    "viz",
     "warmup",
 ]

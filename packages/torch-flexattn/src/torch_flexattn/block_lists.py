@@ -23,6 +23,7 @@ def from_block_indices(
     q_len: int,
     kv_len: int,
     block: tuple[int, int] = (128, 128),
+    group: int = 1,
     mod: MaskLike | None = None,
     check: bool | None = None,
 ) -> BlockMask:
@@ -33,12 +34,14 @@ def from_block_indices(
     order in the list.
 
     Args:
-        kv_indices: integer ``[batches, heads, rows, n]``, columns of blocks; heads are those of queries, or 1: repeat
-            lists of key heads.
+        kv_indices: integer ``[batches, heads, rows, n]``, columns of blocks; heads are those of queries, or 1, or, with
+            ``group``, those of keys.
         kv_num: integer ``[batches, heads, rows]``, how many of the ``n`` count; ``None``: all.
         q_len: queries, so that there are ``rows`` rows of blocks.
         kv_len: keys.
         block: queries and keys of a block, multiples of 16.
+        group: query heads that share a list, neighbouring ones, as those of a key head do: the result has
+            ``heads · group`` heads.
         mod: a mask that holds inside the listed blocks; a block that it hides is left out, and one of which ranges of
             values do not tell stays partial. ``None``: all positions are visible.
         check: raise for indices that are out of range or repeated, which are left out otherwise; by default on a CPU
@@ -56,6 +59,11 @@ def from_block_indices(
                   [0, 0, 2, 0]]]], dtype=torch.int8)
     """
     mask = None if mod is None else mask_mod(mod)
+    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
+        raise InputError(f"group must be a positive integer, got {group!r}")
+    if group > 1 and kv_indices.dim() == 4:
+        kv_indices = kv_indices.repeat_interleave(group, 1)
+        kv_num = None if kv_num is None else kv_num.repeat_interleave(group, 1)
     geometry = _fitting(kv_indices, kv_num, (q_len, kv_len), block)
     columns = geometry.columns
     index = kv_indices.long().flatten(0, 2)

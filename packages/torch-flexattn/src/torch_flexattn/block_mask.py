@@ -17,6 +17,7 @@ from .mods import MaskLike, MaskMod
 from .program import parse
 from .runs import columns_of, lengths_of, row_cost, rows_of, transpose, used
 from .runs_in_room import transpose_within
+from .shown import show
 
 FORMAT = 1
 """Version of saved masks."""
@@ -212,13 +213,16 @@ class BlockMask:
         q_len: int,
         kv_len: int,
         block: tuple[int, int] = (128, 128),
+        group: int = 1,
         mod: MaskLike | None = None,
         check: bool | None = None,
     ) -> BlockMask:
         """From lists of blocks; see :func:`torch_flexattn.from_block_indices`."""
         from .block_lists import from_block_indices
 
-        return from_block_indices(kv_indices, kv_num, q_len=q_len, kv_len=kv_len, block=block, mod=mod, check=check)
+        return from_block_indices(
+            kv_indices, kv_num, q_len=q_len, kv_len=kv_len, block=block, group=group, mod=mod, check=check
+        )
 
     @classmethod
     def from_torch(cls, mask: Any) -> BlockMask:
@@ -232,6 +236,10 @@ class BlockMask:
         from .torch_masks import to_torch
 
         return to_torch(self)
+
+    def viz(self, **options: Any) -> str:
+        """A picture of characters; see :func:`torch_flexattn.viz.text`, which has the options."""
+        return show("picture", self, **options)
 
     def state(self) -> dict[str, Any]:
         """All of it as tensors, numbers and text: what is saved and pickled."""

@@ -37,6 +37,7 @@ def create_block_mask(
     BLOCK_SIZE: int | tuple[int, int] = 128,
     *,
     method: Method = "auto",
+    compute_plan: bool = False,
     check: bool | None = None,
 ) -> BlockMask:
     """Which blocks of a mask are visible in full, in part or not at all.
@@ -54,6 +55,7 @@ def create_block_mask(
         BLOCK_SIZE: queries and keys of a block (one number: both), multiples of 16.
         method: ``"exact"`` looks at every position, ``"analytic"`` only where ranges of values leave it open;
             ``"auto"`` takes the first for small masks. The result is the same.
+        compute_plan: find at once what a backward pass reads, the blocks by columns; else its first one does.
         check: raise where a visible position reads a captured tensor out of range (it counts as 0 otherwise), or a
             hidden one is hidden by such a read; by default on a CPU only, because it waits for the device, and on a
             GPU where the sizes alone tell that a tensor is too short.
@@ -90,7 +92,10 @@ def create_block_mask(
         if check is None and where.type != "cpu":
             refuse_undecided(mod, Geometry(shape, block, where), suspected=True)
         check = where.type == "cpu" if check is None else check
-        return built(mod, shape, block, where, method, check)
+        mask = built(mod, shape, block, where, method, check)
+        if compute_plan:
+            mask.transpose_runs()
+        return mask
 
 
 def create_mask(

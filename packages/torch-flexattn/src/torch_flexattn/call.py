@@ -40,7 +40,7 @@ class Call:
         q_offset: what is added to the number of a query: one, or int ``[B]``.
         kv_lens: int ``[B]``: how many keys there are; those behind are never read.
         dropout_p: share of the softmax that is dropped.
-        seed: of the dropout; of a packed call also float64 ``[1]``.
+        seed: of the dropout: a number, or an int64 tensor of one element, which kernels read from memory.
         check: whether reading a captured tensor out of range at a visible position is an error.
         want_max: whether the largest score of each row is asked for.
         backend: which kernels (see ``kernels.choose``).
@@ -88,9 +88,10 @@ class Packed(NamedTuple):
     Attributes:
         runs: ``row_ptr`` and ``runs`` of the block mask, or nothing.
         captures: those of the score modification, then those of the mask.
-        numbers: float64 on the CPU: scalars of both programs, the query offset where it is a number, the seed.
+        numbers: float64 on the CPU: scalars of both programs, the query offset and the seed where they are numbers.
         q_offset: where it is a tensor.
         kv_lens: as of the call.
+        seed: where it is a tensor.
         descales: as of the call.
         program: both programs, the shape of the block mask, if it is one, and the options of kernels, with blank lines
             between.
@@ -105,6 +106,7 @@ class Packed(NamedTuple):
     numbers: Tensor
     q_offset: Tensor | None
     kv_lens: Tensor | None
+    seed: Tensor | None
     descales: Tensor | None
     program: str
     scale: float
@@ -123,7 +125,8 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
     mod = mask.mod if isinstance(mask, BlockMask) else mask
     given = call.q_offset if isinstance(call.q_offset, Tensor) else None
     offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64)
-    seed = call.seed if isinstance(call.seed, Tensor) else torch.tensor([call.seed], dtype=torch.float64)
+    drawn = call.seed if isinstance(call.seed, Tensor) else None
+    seed = torch.tensor([call.seed if drawn is None else 0], dtype=torch.float64)
     layout: tuple[int, ...] = ()
     if blocks is not None:
         layout = (*blocks.shape, *blocks.block, int(blocks.listed), -1 if blocks.room is None else blocks.room)
@@ -133,6 +136,7 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         numbers=torch.cat([*(part.numbers for part in (score, mod) if part is not None), offset, seed]),
         q_offset=given,
         kv_lens=call.kv_lens,
+        seed=drawn,
         descales=call.descales,
         program=BETWEEN.join(
             [
@@ -157,6 +161,7 @@ def unpack(
     numbers: Tensor,
     q_offset: Tensor | None,
     kv_lens: Tensor | None,
+    seed: Tensor | None,
     descales: Tensor | None,
     program: str,
     scale: float,
@@ -173,7 +178,7 @@ def unpack(
         runs: as in :class:`Packed`; so are the others.
     """
     score, mask, layout, kernel_options = _programs(program)
-    *scalars, offset, seed = numbers.tolist()
+    *scalars, offset, drawn = numbers.tolist()
     split = 0 if score is None else len(score.captures)
     first = 0 if score is None else len(score.scalars)
     gap = k.shape[2] - q.shape[2]
@@ -196,7 +201,7 @@ def unpack(
         q_offset=where,
         kv_lens=kv_lens,
         dropout_p=dropout_p,
-        seed=int(seed),
+        seed=int(drawn) if seed is None else seed,
         check=check,
         want_max=want_max,
         backend=backend,

@@ -106,9 +106,7 @@ def shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:
     if isinstance(q_offset, int):
         return reindexed(mod, {"q": Offset(q_offset)})
     parts = Assembly()
-    parts.captures.append(q_offset.to(torch.int32))
-    parts.builder.captures.append(("int32", 1))
-    own = parts.builder.add("gather", "int32", parts.builder.add("b", "int32"), value=0)
+    own = parts.gather(q_offset.to(torch.int32), parts.builder.add("b", "int32"))
     query = parts.builder.add("add", "int32", parts.builder.add("q", "int32"), own)
     outputs = parts.append(mod, q=query)
     return MaskMod(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))

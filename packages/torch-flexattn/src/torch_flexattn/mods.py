@@ -7,7 +7,7 @@ came from, on single indices or on tensors that broadcast, so PyTorch's own Flex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from .errors import KindError
 from .evaluate import evaluator
 from .program import Builder, Program
+from .shown import show
 from .trace import trace
 
 
@@ -73,6 +74,10 @@ class Mod:
         """With the captured tensors on another device."""
         return type(self)(self.program, tuple(c.to(device) for c in self.captures), self.scalars)
 
+    def explain(self, q_len: int | None = None, kv_len: int | None = None) -> Any:
+        """Its program and what is generated from it; see :func:`torch_flexattn.explain`."""
+        return show("explanation", self, q_len, kv_len)
+
     def __repr__(self) -> str:
         captured = ", ".join(str(tuple(c.shape)) for c in self.captures)
         return f"{type(self).__name__}({self.program.key}, captures=[{captured}], scalars={list(self.scalars)})"
@@ -113,6 +118,49 @@ class MaskMod(Mod):
         """Visible where it was not."""
         return _combined("not", self)
 
+    def shift(self, q: int = 0, kv: int = 0) -> MaskMod:
+        """The mask seen from elsewhere: query ``i`` and key ``j`` are ``i + q`` and ``j + kv`` of this one.
+
+        Raises:
+            KindError: no integers.
+
+        Example:
+            >>> causal = mask_mod(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
+            >>> zero = torch.tensor(0)
+            >>> causal.shift(q=2)(zero, zero, zero, torch.arange(4))
+            tensor([ True,  True,  True, False])
+        """
+        from .reindex import shifted
+
+        return shifted(self, q, kv)
+
+    def on_heads(self, heads: Iterable[int]) -> MaskMod:
+        """The mask for some query heads; the others see what they would without it. ``&`` adds that of others.
+
+        Raises:
+            InputError: a negative number.
+            KindError: no integers.
+        """
+        from .selected import on_heads
+
+        return on_heads(self, heads)
+
+    @staticmethod
+    def per_batch(masks: Iterable[MaskLike]) -> MaskMod:
+        """One mask for batch entry 0, one for entry 1, …; an entry behind the last sees nothing.
+
+        Raises:
+            InputError: none at all.
+            KindError: something that is no mask.
+        """
+        from .selected import per_batch
+
+        return per_batch(masks)
+
+    def viz(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
+        """A picture of characters; see :func:`torch_flexattn.viz.text`, which has the options."""
+        return show("picture", self, q_len, kv_len, **options)
+
 
 class ScoreMod(Mod):
     """What becomes of a score; made by :func:`score_mod`, :mod:`torch_flexattn.scores`, and :meth:`then`.
@@ -134,6 +182,10 @@ class ScoreMod(Mod):
     def then(self, other: ScoreLike) -> ScoreMod:
         """``other`` applied to the result of this one."""
         return compose_scores(self, other)
+
+    def viz(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
+        """A picture of characters of what becomes of a score; see :func:`torch_flexattn.viz.text`."""
+        return show("picture", self, q_len, kv_len, **options)
 
 
 MaskLike = MaskMod | Callable[..., Any]
@@ -238,12 +290,27 @@ class Assembly:
         scalars = range(first, len(self.scalars))
         return self.builder.inline(mod.program, captures, scalars, replaced, filled)
 
+    def number(self, value: int) -> int:
+        """The node of an integer that is filled in at run time."""
+        self.scalars.append(value)
+        self.builder.scalars.append("int32")
+        return self.builder.add("scalar", "int32", value=len(self.scalars) - 1)
+
+    def gather(self, table: Tensor, *indices: int) -> int:
+        """The node of an entry of an int32 tensor, captured for it."""
+        self.captures.append(table)
+        self.builder.captures.append(("int32", table.dim()))
+        return self.builder.add("gather", "int32", *indices, value=len(self.captures) - 1)
+
+    def mask(self, output: int) -> MaskMod:
+        """The mask whose result is this node."""
+        return MaskMod(self.builder.finish([output]), tuple(self.captures), tuple(self.scalars))
+
 
 def _combined(op: str, *mods: MaskMod) -> MaskMod:
     parts = Assembly()
     outputs = [output for mod in mods for output in parts.append(mod)]
-    program = parts.builder.finish([parts.builder.add(op, "bool", *outputs)])
-    return MaskMod(program, tuple(parts.captures), tuple(parts.scalars))
+    return parts.mask(parts.builder.add(op, "bool", *outputs))
 
 
 def _check_callable(name: str, function: object, other: type) -> None:

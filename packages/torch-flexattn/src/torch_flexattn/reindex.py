@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .errors import KindError
 from .mods import Assembly, MaskMod
 from .program import Builder
 
@@ -53,8 +54,20 @@ def reindexed(mod: MaskMod, changes: Mapping[str, Change]) -> MaskMod:
         return mod
     parts = Assembly()
     replaced = {name: _node(parts, name, change) for name, change in changes.items()}
-    outputs = parts.append(mod, **replaced)
-    return MaskMod(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))
+    (output,) = parts.append(mod, **replaced)
+    return parts.mask(output)
+
+
+def shifted(mod: MaskMod, q: int, kv: int) -> MaskMod:
+    """A mask whose query ``i`` and key ``j`` are ``i + q`` and ``j + kv`` of the old.
+
+    Raises:
+        KindError: no integers.
+    """
+    for name, by in (("q", q), ("kv", kv)):
+        if isinstance(by, bool) or not isinstance(by, int):
+            raise KindError(f"{name} must be an integer, got {by!r}")
+    return reindexed(mod, {"q": Offset(q), "kv": Offset(kv)})
 
 
 def everything() -> MaskMod:
@@ -66,20 +79,12 @@ def everything() -> MaskMod:
 def _node(parts: Assembly, name: str, change: Change) -> int:
     builder = parts.builder
     if isinstance(change, Always):
-        return _number(parts, change.index)
+        return parts.number(change.index)
     index = builder.add(name, "int32")
     if isinstance(change, Offset):
-        return builder.add("add", "int32", index, _number(parts, change.by))
-    parts.captures.append(change.groups.to(torch.int32))
-    builder.captures.append(("int32", 1))
-    size = _number(parts, change.size)
-    group = builder.add("gather", "int32", builder.add("floordiv", "int32", index, size), value=len(parts.captures) - 1)
+        return builder.add("add", "int32", index, parts.number(change.by))
+    size = parts.number(change.size)
+    group = parts.gather(change.groups.to(torch.int32), builder.add("floordiv", "int32", index, size))
     return builder.add(
         "add", "int32", builder.add("mul", "int32", group, size), builder.add("mod", "int32", index, size)
     )
-
-
-def _number(parts: Assembly, value: int) -> int:
-    parts.scalars.append(value)
-    parts.builder.scalars.append("int32")
-    return parts.builder.add("scalar", "int32", value=len(parts.scalars) - 1)

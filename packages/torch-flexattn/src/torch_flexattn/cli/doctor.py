@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..doctor import examine
+from ..examination import doctor as examine
 
 
 def add_to(commands: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..explain import explain
+from ..explanation import explain
 from .expression import parse
 from .options import HELP, add_lengths, blocks
 

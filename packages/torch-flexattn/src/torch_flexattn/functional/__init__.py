@@ -1,6 +1,7 @@
 """Functions without state: they look at the arguments, and call the op."""
 
-from .attention import AuxOutput, AuxRequest, flex_attention
+from .attention import flex_attention
+from .auxiliary import AuxOutput, AuxRequest
 from .fp8 import quantize_fp8
 from .merge import merge_attention
 from .selected import selected_attention

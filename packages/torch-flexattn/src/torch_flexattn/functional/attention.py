@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,50 +36,16 @@ from .arguments import (
     check_sinks,
     in_autocast_type,
 )
+from .auxiliary import AuxOutput, AuxRequest
 from .fp8 import check_forward_only, descales_of
+from .jagged import is_nested
+from .parts import of_parts
 from .remembered import is_repeated, key_of, recall, remember
+from .sharded import is_distributed
 from .table_sizes import check_head_tables, check_table_sizes
 
 Backend = Literal["auto", "triton", "hopper", "decode", "cpu", "reference"]
 BACKENDS = ("auto", "triton", "hopper", "decode", "cpu", "reference")
-
-
-class AuxRequest(NamedTuple):
-    """What a call returns beside its output, as PyTorch's of this name.
-
-    Attributes:
-        lse: the logarithm of the sum of exponentials of each row, ``[B, Hq, L]``.
-        max_scores: the largest score of each row, ``[B, Hq, L]``; it has no gradient.
-
-    Example:
-        >>> AuxRequest(lse=True)
-        AuxRequest(lse=True, max_scores=False)
-
-    Reference:
-        PyTorch, torch.nn.attention.flex_attention.
-    """
-
-    lse: bool = False
-    max_scores: bool = False
-
-
-class AuxOutput(NamedTuple):
-    """What was asked for by :class:`AuxRequest`; ``None`` what was not.
-
-    Attributes:
-        lse: float32 (float64 for float64) ``[B, Hq, L]``; −inf where nothing is visible.
-        max_scores: likewise.
-
-    Example:
-        >>> AuxOutput()
-        AuxOutput(lse=None, max_scores=None)
-
-    Reference:
-        PyTorch, torch.nn.attention.flex_attention.
-    """
-
-    lse: Tensor | None = None
-    max_scores: Tensor | None = None
 
 
 def flex_attention(
@@ -99,7 +65,7 @@ def flex_attention(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
@@ -113,7 +79,8 @@ def flex_attention(
 
     Args:
         query: ``[B, Hq, L, E]``; float32, float64, float16, bfloat16, or float8_e4m3fn without gradients (8 and 16 bits
-            are computed in float32).
+            are computed in float32). Jagged nested tensors, ``[B, Hq, j, E]`` or ``[B, j, Hq, E]``, give one of the
+            same layout: sequences stay apart.
         key: ``[B, Hkv, S, E]``, or ``[1, Hkv, S, E]`` for all of a batch; of the type of ``query``, or, with ``value``,
             float8_e4m3fn.
         value: ``[B, Hkv, S, Ev]``, or with batch 1.
@@ -131,7 +98,8 @@ def flex_attention(
         kv_lens: int ``[B]``: how many keys of each batch entry there are; those behind are never read.
         sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
         dropout_p: share of the softmax that is dropped, the rest scaled by ``1/(1 - dropout_p)``.
-        seed: of the dropout; default: drawn from PyTorch's default generator.
+        seed: of the dropout: an integer, or an int64 tensor ``[]`` or ``[1]``, which a GPU reads when it computes, so
+            that a CUDA graph takes another by writing it; default: drawn from PyTorch's default generator.
         q_descale: of 8-bit queries: float32 ``[B, Hq]``, ``[B, Hkv]``, one of these without ``B``, or ``[]``: what a
             stored number is multiplied by, which :func:`quantize_fp8` gives. Default: 1.
         k_descale: of 8-bit keys: float32 ``[B, Hkv]``, ``[Hkv]`` or ``[]``. ``score_mod`` sees scores of the true size.
@@ -180,6 +148,13 @@ def flex_attention(
         call = recall(known)
         if call is not None:
             return _returned(ops.attention(query, key, value, sinks, call), return_lse, return_aux)
+    if is_nested(query) or is_nested(key) or is_nested(value) or any(map(is_distributed, (query, key, value))):
+        others = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+        return of_parts(
+            flex_attention, query, key, value, score_mod, (block_mask, mask_mod), others, q_offset=q_offset,
+            kv_lens=kv_lens, sinks=sinks, dropout_p=dropout_p, return_lse=return_lse, return_aux=return_aux,
+            scale=scale, enable_gqa=enable_gqa, seed=seed, kernel_options=options, backend=backend, check=check,
+        )  # fmt: skip
     query, key, value = in_autocast_type(query, key, value)
     check_features(query, key, value, grouped=enable_gqa, eight_bits=True)
     descales = descales_of(query, key, value, q_descale, k_descale, v_descale)
@@ -240,11 +215,17 @@ def _returned(results: ops.MaybeLargest, return_lse: bool, return_aux: AuxReques
     return (out, lse) if return_lse else out
 
 
-def _seed(seed: int | None) -> int | Tensor:
+def _seed(seed: int | Tensor | None) -> int | Tensor:
     if seed is None:
         if torch.compiler.is_compiling():
-            return torch.randint(0, 2**31, (1,)).double()
+            return torch.randint(0, 2**31, (1,))
         return int(torch.randint(0, 2**31, ()).item())
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64:
+            raise KindError(f"seed must be an integer or an int64 tensor, got a tensor of {seed.dtype}")
+        if seed.numel() != 1 or seed.dim() > 1:
+            raise InputError(f"seed must be one number, of shape () or (1,), got {tuple(seed.shape)}")
+        return seed
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise KindError(f"seed must be an integer, got {seed!r}")
     if not 0 <= seed < 2**53:
@@ -338,7 +319,7 @@ def _by_reference(
             for own, n in enumerate(q.shape[:3])
         )
         i = i + torch.as_tensor(q_offset, device=q.device).view(-1, 1, 1, 1)
-        dropout = keep(int(seed), b, h, i, 0, k.shape[2], dropout_p) / (1 - dropout_p)
+        dropout = keep(seed, b, h, i, 0, k.shape[2], dropout_p) / (1 - dropout_p)
     out, lse, largest = reference.attention(
         q, k, v, score_mod=score, mask_mod=mask, scale=scale, sinks=sinks, dropout_mask=dropout, q_offset=q_offset,
         kv_lens=kv_lens,

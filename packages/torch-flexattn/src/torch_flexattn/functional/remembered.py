@@ -72,6 +72,8 @@ def key_of(
         return None
     if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN:
         return None
+    if q.is_nested or k.is_nested or v.is_nested:  # of the strided layout, whose sizes cannot be told
+        return None
     for mod in mods:
         if type(mod) not in KNOWN:
             return None
@@ -130,3 +132,10 @@ def remember(key: Any, call: Call, mods: tuple[Any, ...]) -> None:
         _calls[key] = Remembered(call, captures, reuses)
         while len(_calls) > KEPT:
             _calls.popitem(last=False)
+
+
+def forget() -> None:
+    """Look at every call anew from now on."""
+    with _lock:
+        _calls.clear()
+        _seen.clear()

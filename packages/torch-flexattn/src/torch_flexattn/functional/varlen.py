@@ -14,15 +14,20 @@ from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..options import KernelOptions
-from .attention import AuxOutput, AuxRequest, Backend, flex_attention
+from .attention import Backend, flex_attention
+from .auxiliary import AuxOutput, AuxRequest
+from .jagged import attend as of_sequences
+from .jagged import is_nested
 
 
 def flex_attention_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     score_mod: ScoreLike | None = None,
     mask_mod: MaskLike | None = None,
     scale: float | None = None,
@@ -32,7 +37,7 @@ def flex_attention_varlen(
     return_aux: AuxRequest | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
     kernel_options: KernelOptions | Mapping[str, Any] | None = None,
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
@@ -46,11 +51,15 @@ def flex_attention_varlen(
     ``masks.causal("bottom_right")`` lets the last query of each sequence see its last key.
 
     Args:
-        query: ``[T, Hq, E]``: the queries of all sequences, one sequence after the other.
+        query: ``[T, Hq, E]``: the queries of all sequences, one sequence after the other. Jagged nested tensors
+            ``[B, j, Hq, E]`` or ``[B, Hq, j, E]`` carry their ``cu_seqlens``, and give one of the same layout.
         key: ``[U, Hkv, E]``: their keys, in the same order.
         value: ``[U, Hkv, Ev]``.
         cu_seqlens_q: int ``[N + 1]``: where sequences begin and end among the queries: 0, …, ``T``.
         cu_seqlens_k: int ``[N + 1]``: the same among the keys: 0, …, ``U``.
+        max_seqlen_q: the longest sequence of queries; taken because other functions of this kind need it. Nothing
+            depends on it.
+        max_seqlen_k: the longest sequence of keys, likewise.
         score_mod: as of :func:`flex_attention`.
         mask_mod: ``(b, h, q_idx, kv_idx) -> bool``, True where visible, inside a sequence.
         scale: as of :func:`flex_attention`, as are the options after it.
@@ -71,8 +80,9 @@ def flex_attention_varlen(
         ``[T, Hq, Ev]``, or what ``return_lse`` or ``return_aux`` say.
 
     Raises:
-        InputError: shapes that do not fit; ``cu_seqlens`` that do not begin at 0, fall, or do not end at the length.
-        KindError: ``cu_seqlens`` that are no int32 or int64 tensors.
+        InputError: shapes that do not fit; ``cu_seqlens`` that do not begin at 0, fall, or do not end at the length; a
+            sequence longer than ``max_seqlen`` (on a CPU).
+        KindError: ``cu_seqlens`` that are no int32 or int64 tensors, or are given for nested ones.
 
     Example:
         >>> import torch
@@ -85,12 +95,23 @@ def flex_attention_varlen(
     Reference:
         FlexAttention (MLSys 2025), section 3; packed inputs as in FlashAttention's ``varlen`` functions.
     """
+    if is_nested(query) or is_nested(key) or is_nested(value):
+        for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+            if given is not None:
+                raise KindError(f"{name} must be left out for nested tensors, got {type(given).__name__}")
+        return of_sequences(
+            flex_attention_varlen, query, key, value, return_lse=return_lse, return_aux=return_aux, score_mod=score_mod,
+            mask_mod=mask_mod, scale=scale, enable_gqa=enable_gqa, sinks=sinks, dropout_p=dropout_p, seed=seed,
+            kernel_options=kernel_options, backend=backend, check=check,
+        )  # fmt: skip
     for name, t in (("query", query), ("key", key), ("value", value)):
         if not isinstance(t, Tensor) or t.dim() != 3:
             shape = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
             raise InputError(f"{name} must have shape [tokens, heads, features], got {shape}")
     of_q = _sequences("cu_seqlens_q", cu_seqlens_q, query)
     of_k = _sequences("cu_seqlens_k", cu_seqlens_k, key)
+    _check_longest("max_seqlen_q", max_seqlen_q, of_q.starts)
+    _check_longest("max_seqlen_k", max_seqlen_k, of_k.starts)
     if of_q.starts.shape != of_k.starts.shape:
         raise InputError(
             f"cu_seqlens_q and cu_seqlens_k must have as many sequences, got {of_q.starts.shape[0] - 1} and "
@@ -128,7 +149,17 @@ class _Sequences:
         self.first = self.starts.index_select(0, self.number)
 
 
-def _sequences(name: str, starts: Tensor, tokens: Tensor) -> _Sequences:
+def _check_longest(name: str, longest: int | None, starts: Tensor) -> None:
+    if longest is None:
+        return
+    if isinstance(longest, bool) or not isinstance(longest, int):
+        raise KindError(f"{name} must be an integer, got {longest!r}")
+    found = int(starts.diff().max()) if starts.device.type == "cpu" and starts.shape[0] > 1 else 0
+    if longest < found:
+        raise InputError(f"{name} must be at least {found}, the longest sequence, got {longest}")
+
+
+def _sequences(name: str, starts: Tensor | None, tokens: Tensor) -> _Sequences:
     if not isinstance(starts, Tensor) or starts.dtype not in (torch.int32, torch.int64):
         got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
         raise KindError(f"{name} must be an int32 or int64 tensor, got {got}")
@@ -156,23 +187,18 @@ def _by_sequence(
     """The mod with sequences as its batch and positions inside them."""
     parts = Assembly()
 
-    def gather(table: Tensor, index: int) -> int:
-        parts.captures.append(table)
-        parts.builder.captures.append(("int32", 1))
-        return parts.builder.add("gather", "int32", index, value=len(parts.captures) - 1)
-
     query, key = parts.builder.add("q", "int32"), parts.builder.add("kv", "int32")
     replaced = {}
     if "b" in mod.dependencies:
-        replaced["b"] = gather(of_q.number, query)
+        replaced["b"] = parts.gather(of_q.number, query)
     if "q" in mod.dependencies:
-        replaced["q"] = parts.builder.add("sub", "int32", query, gather(of_q.first, query))
+        replaced["q"] = parts.builder.add("sub", "int32", query, parts.gather(of_q.first, query))
     if "kv" in mod.dependencies:
-        replaced["kv"] = parts.builder.add("sub", "int32", key, gather(of_k.first, key))
+        replaced["kv"] = parts.builder.add("sub", "int32", key, parts.gather(of_k.first, key))
     waiting = [n for n, s in enumerate(mod.scalars) if isinstance(s, LengthGap)]
     filled = {}
     if waiting:  # for keys minus queries, which each sequence has its own of
-        gap = gather(of_k.starts.diff() - of_q.starts.diff(), gather(of_q.number, query))
+        gap = parts.gather(of_k.starts.diff() - of_q.starts.diff(), parts.gather(of_q.number, query))
         filled = dict.fromkeys(waiting, gap)
     outputs = parts.append(mod, filled, **replaced)
     return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)

@@ -45,7 +45,7 @@ class Configured:
         *,
         kv_lens: Tensor | None,
         dropout_p: float,
-        seed: int,
+        seed: int | Tensor,
         check: bool,
         again: Again | None = None,
         **options: Any,
@@ -66,7 +66,7 @@ class Configured:
         *,
         kv_lens: Tensor | None,
         dropout_p: float,
-        seed: int,
+        seed: int | Tensor,
         check: bool,
         **options: Any,
     ) -> Any:

@@ -24,11 +24,11 @@ def threshold(dropout: float) -> int:
     return min(round(dropout * 2**32), WORD)
 
 
-def keep(seed: int, b: Tensor, h: Tensor, q: Tensor, start: int, stop: int, dropout: float) -> Tensor:
+def keep(seed: int | Tensor, b: Tensor, h: Tensor, q: Tensor, start: int, stop: int, dropout: float) -> Tensor:
     """Where the weights of keys ``start`` to ``stop`` stay.
 
     Args:
-        seed: of the call; its low 64 bits count.
+        seed: of the call; its low 64 bits count. A tensor of one int64 ``[]`` is read where it lies.
         b: batch entries; with ``h`` and ``q`` of shapes that broadcast, the last dimension of size 1.
         h: query heads.
         q: queries.
@@ -42,12 +42,13 @@ def keep(seed: int, b: Tensor, h: Tensor, q: Tensor, start: int, stop: int, drop
     first = start // WORDS
     quads = torch.arange(first, -(-stop // WORDS), device=q.device)
     limit = threshold(dropout)
+    seed = seed.to(q.device).reshape(()) if isinstance(seed, Tensor) else seed
     kept = [word >= limit for word in philox(seed, (quads, q.long(), h.long(), b.long()))]
     skipped = start - first * WORDS
     return torch.stack(torch.broadcast_tensors(*kept), -1).flatten(-2)[..., skipped : skipped + stop - start]
 
 
-def philox(seed: int, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def philox(seed: int | Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The four words of every counter: int64 numbers of 32 bits, in shapes that broadcast to that of the counters.
 
     Products of two words are taken modulo 2⁶⁴, so that int64 holds their bits.

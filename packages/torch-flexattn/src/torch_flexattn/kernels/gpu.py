@@ -31,7 +31,7 @@ def forward(
     *,
     kv_lens: Tensor | None,
     dropout_p: float,
-    seed: int,
+    seed: int | Tensor,
     check: bool,
     again: Again | None = None,
     **options: Any,
@@ -68,7 +68,7 @@ def backward(
     *,
     kv_lens: Tensor | None,
     dropout_p: float,
-    seed: int,
+    seed: int | Tensor,
     check: bool,
     **options: Any,
 ) -> Any:

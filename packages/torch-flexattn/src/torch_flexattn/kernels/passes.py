@@ -42,7 +42,7 @@ class Pass:
     options: dict[str, Any]
     kv_lens: Tensor | None
     dropout_p: float
-    seed: int
+    seed: int | Tensor
     check: bool
     products: str | None = None
     backward: bool = False

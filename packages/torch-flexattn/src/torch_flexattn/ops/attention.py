@@ -22,7 +22,8 @@ from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 _PACKED = (
-    "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, Tensor? descales, "
+    "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, Tensor? seed, "
+    "Tensor? descales, "
     "str program, float scale, float dropout_p, bool check, str backend"
 )
 LIBRARY.define(
@@ -101,7 +102,7 @@ def _whole(results: MaybeLargest) -> Results:
 
 def _read_again(call: Call | Packed) -> list[Tensor]:
     """What backward reads beside its arguments, which must be what it was."""
-    given = [call.q_offset, call.kv_lens]
+    given = [call.q_offset, call.kv_lens, call.seed]
     if isinstance(call, Packed):
         given += [*call.runs, *call.captures]
     elif isinstance(call.mask, BlockMask):

@@ -4,6 +4,16 @@ from .allocator import SeqId
 from .batch_step import BatcherStats, BatchStep, Chunk
 from .batcher import ContinuousBatcher
 from .cache import PagedKVCache
+from .physical import to_physical
 from .stats import CacheStats
 
-__all__ = ["BatchStep", "BatcherStats", "CacheStats", "Chunk", "ContinuousBatcher", "PagedKVCache", "SeqId"]
+__all__ = [
+    "BatchStep",
+    "BatcherStats",
+    "CacheStats",
+    "Chunk",
+    "ContinuousBatcher",
+    "PagedKVCache",
+    "SeqId",
+    "to_physical",
+]

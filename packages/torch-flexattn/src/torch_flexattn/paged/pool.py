@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedError
-from ..fp8 import as_bits, rounded_to_fp8
-from ..kernels.choose import why_not_triton
-from ..ops.plain import on_device
+from ..fp8 import as_bits
+from ..ops.paged_append import paged_append
 from .allocator import Allocator, SeqId
 
 KEPT = 64
@@ -121,22 +120,7 @@ class Pool:
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """The last tokens of slots: ``k`` ``[n, num_kv_heads, L, E]``, ``v`` ``[n, num_kv_heads, L, Ev]``."""
-        if self.device.type == "cuda" and why_not_triton(self.device, k.dtype, check=False) is None:
-            from ..kernels.triton import write_pages
-
-            with on_device(k):
-                write_pages.write(
-                    k.detach(), v.detach(), self.keys, self.values, self.table, self.lengths, slots, self.descales
-                )
-            return
-        if self.descales is not None:
-            k, v = (as_bits(rounded_to_fp8(t, of[:, None, None])) for t, of in zip((k, v), self.descales))
-        tokens, size = k.shape[2], self.keys.shape[1]
-        place = (self.lengths[slots] - tokens)[:, None] + torch.arange(tokens, dtype=torch.int32, device=self.device)
-        page = self.table[slots[:, None], place // size]
-        row = (page.long() * size + place % size).flatten()
-        for pages, new in zip(map(as_bits, (self.keys, self.values)), (k, v)):
-            pages.view(-1, *pages.shape[2:]).index_copy_(0, row, new.detach().transpose(1, 2).flatten(0, 1))
+        paged_append(self.keys, self.values, self.table, self.lengths, slots, k, v, self.descales)
 
     def _sent(self, numbers: list[int] | list[list[int]]) -> Tensor:
         """Numbers on the device; the host does not wait."""

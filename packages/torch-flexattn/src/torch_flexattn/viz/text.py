@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..mods import MaskLike
+from ..shown import shows
 from .cells import Cells
 from .draw import Drawable, draw
 from .mask import Level
@@ -11,6 +12,7 @@ WIDE = 2
 """Characters of a cell: two are about as wide as a line is high."""
 
 
+@shows("picture")
 def text(
     what: Drawable,
     q_len: int | None = None,

@@ -44,7 +44,7 @@ def backward(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     check: bool = True,
     needed: Sequence[bool] | None = None,
 ) -> Gradients:

@@ -37,7 +37,7 @@ def forward(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     check: bool = True,
     want_max: bool = True,
     descales: Tensor | None = None,

@@ -66,7 +66,7 @@ class Attention:
     q_offset: Tensor | int
     kv_lens: Tensor | None
     dropout_p: float
-    seed: int
+    seed: int | Tensor
     check: bool
     descales: Tensor | None = None
     _held: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False)

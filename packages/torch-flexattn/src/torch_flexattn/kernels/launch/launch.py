@@ -86,6 +86,12 @@ def launch(
     return found
 
 
+def forget() -> None:
+    """Prepare every launch anew from now on."""
+    with _lock:
+        _prepared.clear()
+
+
 def addresses(arguments: Sequence[Any]) -> list[int]:
     """Of the tensors among arguments."""
     return [

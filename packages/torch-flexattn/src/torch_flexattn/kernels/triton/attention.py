@@ -40,7 +40,7 @@ def forward(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     check: bool = True,
     want_max: bool = True,
     descales: Tensor | None = None,
@@ -62,6 +62,7 @@ def forward(
     if lse.numel() == 0:
         return out, lse, largest
     q, k, v = (last_together(t) for t in (q, k, v))
+    seed = _readable(seed, q)
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
     eight = eight_bits(q, k)
     tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block, widening=bool(eight))
@@ -75,6 +76,7 @@ def forward(
         offsets=isinstance(q_offset, Tensor),
         sinks=sinks is not None,
         dropout=dropout_p > 0,
+        stored_seed=isinstance(seed, Tensor),
         maxima=want_max,
         eight=eight,
         native=eight == "all" and knows_fp8(q.device),
@@ -117,7 +119,7 @@ def backward(
     kv_lens: Tensor | None = None,
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
-    seed: int = 0,
+    seed: int | Tensor = 0,
     check: bool = True,
     needed: Sequence[bool] | None = None,
     tiles: Tiles | None = None,
@@ -132,6 +134,7 @@ def backward(
     sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
     if batch * kv_heads * keys:
         q, k, v, grad_out = (last_together(t) for t in (q, k, v, grad_out))
+        seed = _readable(seed, q)
         row_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)
         tiles = tiles or backward_tiles(max(width, width_v), q.element_size(), block)
         wide, mod = reaching(score), reaching(None if mask is None else mask.mod)
@@ -144,6 +147,7 @@ def backward(
             lens=kv_lens is not None,
             offsets=isinstance(q_offset, Tensor),
             dropout=dropout_p > 0,
+            stored_seed=isinstance(seed, Tensor),
         )
         offsets = q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else None
         launch(
@@ -162,6 +166,13 @@ def backward(
             INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
         )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks)
+
+
+def _readable(seed: int | Tensor, q: Tensor) -> int | Tensor:
+    """A seed that kernels can read: one that lies elsewhere is known to the host, or is brought there."""
+    if isinstance(seed, Tensor) and seed.device != q.device:
+        return int(seed) if seed.device.type == "cpu" else seed.to(q.device)
+    return seed
 
 
 @functools.lru_cache(maxsize=1024)

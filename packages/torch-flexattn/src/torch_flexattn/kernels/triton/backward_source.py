@@ -36,6 +36,7 @@ class Backward:
         offsets: the numbers of queries begin elsewhere in each batch entry.
         tile: keys and queries of a tile.
         dropout: weights were dropped.
+        stored_seed: the seed of that is read from memory.
     """
 
     width: int
@@ -46,6 +47,7 @@ class Backward:
     lens: bool = False
     offsets: bool = False
     dropout: bool = False
+    stored_seed: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -108,7 +110,8 @@ def source(kernel: Backward) -> str:
         first = (len(kernel.score.program.captures), len(kernel.score.program.scalars))
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX, "kv")
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
-    keys = ["kv_end = tl.minimum(kv_len, tl.load(kv_lens + b))" if kernel.lens else "kv_end = kv_len"]
+    keys = ["seed = tl.load(seed)"] if kernel.stored_seed else []
+    keys += ["kv_end = tl.minimum(kv_len, tl.load(kv_lens + b))" if kernel.lens else "kv_end = kv_len"]
     for name, place, parts, width in (("k", "e", wide, kernel.width), ("v", "f", values, kernel.value_width)):
         for n, chunk in enumerate(parts):
             keys.append(f"{place}{n} = {chunk.start} + tl.arange(0, {chunk.size})")

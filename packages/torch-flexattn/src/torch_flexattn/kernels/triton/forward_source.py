@@ -30,6 +30,7 @@ class Forward:
         offsets: the numbers of queries begin elsewhere in each batch entry.
         sinks: each head has a further score.
         dropout: weights are dropped.
+        stored_seed: the seed of that is read from memory.
         maxima: whether the maximum score of each row is stored.
         eight: what is of 8 bits.
         native: whether 8 bits are multiplied as they are (see ``eight_bits``).
@@ -44,6 +45,7 @@ class Forward:
     offsets: bool = False
     sinks: bool = False
     dropout: bool = False
+    stored_seed: bool = False
     maxima: bool = False
     eight: Eight = ""
     native: bool = False
@@ -120,7 +122,7 @@ def source(kernel: Forward) -> str:
     offset = "tl.load(q_offsets + b)" if kernel.offsets else "q_offset"
     text = HEADER.format(offset=offset, places=parameters(kernel.programs))
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
-    lines: list[str] = []
+    lines: list[str] = ["seed = tl.load(seed)"] if kernel.stored_seed else []
     if kernel.descales:
         lines.append("scale = scale * tl.load(descales + b * d_b + h)")
     if kernel.lens:

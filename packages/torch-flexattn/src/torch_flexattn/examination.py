@@ -37,6 +37,10 @@ class Finding:
         name: of what.
         status: ``"works"``; ``"absent"``: not there, and nothing is wrong; ``"fails"``.
         found: what was found, in words.
+
+    Example:
+        >>> print(Finding("GPU", "absent", "PyTorch sees none"))
+        absent  GPU: PyTorch sees none
     """
 
     name: str
@@ -47,11 +51,11 @@ class Finding:
         return f"{self.status:<7} {self.name}: {self.found}"
 
 
-def examine() -> tuple[Finding, ...]:
+def doctor() -> tuple[Finding, ...]:
     """Everything that matters to this package on this machine; takes about a second.
 
     Example:
-        >>> [f.name for f in examine()][:3]
+        >>> [f.name for f in doctor()][:3]
         ['Python', 'PyTorch', 'Triton']
     """
     looks: list[tuple[str, Callable[[], tuple[Status, str]]]] = [

@@ -22,6 +22,7 @@ from .kernels.triton.printer import PLACES, Place, print_program
 from .masks.lengths import with_lengths
 from .mods import MaskLike, MaskMod, ScoreMod, mask_mod
 from .reindex import Always, reindexed
+from .shown import shows
 
 WHERE: dict[Place, str] = {
     "once": "once a batch entry and head",
@@ -82,6 +83,12 @@ class Explanation:
         pytorch: the generated function, for CPUs and for looking.
         triton: the generated statements of the Triton kernels, by where they stand.
         decided: what analysis says about the blocks, where lengths were given.
+
+    Example:
+        >>> from torch_flexattn import masks
+        >>> print(explain(masks.causal()))
+        mask: (b, h, q_idx, kv_idx) -> bool, program ...
+        depends on kv, q: one block mask serves all batch entries and heads...
     """
 
     kind: Literal["mask", "score"]
@@ -116,6 +123,7 @@ class Explanation:
         return on
 
 
+@shows("explanation")
 def explain(
     mod: MaskLike | ScoreMod,
     q_len: int | None = None,
