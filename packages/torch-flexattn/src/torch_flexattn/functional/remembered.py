@@ -88,7 +88,7 @@ def key_of(
     return (
         q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
         v.device, kind, mods, trained, q_offset, type(scale), scale, type(dropout_p), masks_of_calls.generation(),
-        asked,
+        torch.backends.cuda.matmul.fp32_precision if q.dtype == torch.float32 and q.is_cuda else "", asked,
     )  # fmt: skip
 
 

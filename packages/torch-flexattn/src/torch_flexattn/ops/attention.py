@@ -159,7 +159,7 @@ def _autograd_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *pa
     *arguments, want_max = packed
     call = Packed(*arguments)
     run = Attention.apply if needs_grad(q, k, v, sinks, *call.captures) else _run
-    return run(q, k, v, sinks, call, want_max, *call.captures)
+    return _whole(run(q, k, v, sinks, call, want_max, *call.captures))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
