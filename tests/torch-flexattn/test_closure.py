@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.attention import flex_attention as theirs
-from torch_flexattn import KindError, UnsupportedModError, mask_mod, masks, score_mod, trace
+from torch_flexattn import KindError, UnsupportedModError, flex_attention, mask_mod, masks, score_mod, trace
 from torch_flexattn.closure import read
 
 ZERO = torch.tensor(0, dtype=torch.int32)
@@ -607,3 +607,22 @@ def test_wrong_numbers_of_arguments_say_which_form_is_wanted() -> None:
 def test_a_type_error_inside_the_function_is_not_taken_for_its_signature() -> None:
     with pytest.raises(UnsupportedModError, match=r"at test_closure.py:\d+, cannot be recorded: TypeError: clamp"):
         mask_mod(lambda b, h, q, kv: torch.clamp(q, nothing=3) > kv)
+
+
+def test_a_layer_whose_function_reads_its_own_parameter() -> None:
+    """Its ``forward`` reaches far, into what cannot be watched; the function reads one attribute."""
+    draws = random.Random(0)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(2, 8))
+
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            draws.random()
+            return flex_attention(q, q, q, lambda s, b, h, i, j: s + self.bias[h, j], lambda b, h, i, j: i >= j)
+
+    layer, q = Layer(), torch.randn(1, 2, 8, 4)
+    bias = layer.bias.detach()
+    wanted = flex_attention(q, q, q, lambda s, b, h, i, j: s + bias[h, j], lambda b, h, i, j: i >= j)
+    assert torch.equal(layer(q), wanted)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,35 @@ def test_block_masks_options_and_auxiliary_outputs() -> None:
     agree(lambda q: flex_attention(q, q, q, mask_mod=CAUSAL, q_offset=4, return_lse=True)[1], (query(32),), graphs=1)
 
 
+def test_a_mask_that_captures_a_parameter_gives_it_no_gradient() -> None:
+    limit = nn.Parameter(torch.linspace(-1, 1, 32))
+    mask = mask_mod(lambda b, h, i, j: (i >= j) & (limit[j] > -0.5))
+    agree(lambda q: flex_attention(q, q, q, RELATIVE, mask), (query(32),), graphs=1)
+    both = score_mod(lambda s, b, h, i, j: s + limit[j])
+    q = query(32)
+    found = compiled(lambda q: flex_attention(q, q, q, both, mask))[0](q)
+    expected = flex_attention(q, q, q, both, mask)
+    for a, b in zip(*(torch.autograd.grad(out.square().sum(), (q, limit)) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_block_masks_of_new_lengths_take_one_graph_more_and_then_none(dynamic: bool | None) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    attend = lambda q, mask: flex_attention(q, q, q, block_mask=mask)  # noqa: E731
+    fast = torch.compile(attend, fullgraph=True, backend=counter, dynamic=dynamic)
+    counts = []
+    for n in (40, 64, 33, 160):
+        mask = create_block_mask(WINDOW, None, None, n, n, BLOCK_SIZE=16)
+        q = query(n)
+        found, expected = fast(q, mask), attend(q, mask)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), q)[0] for out in (found, expected)))
+        counts.append(counter.frame_count)
+    assert counts[1:] == [2, 2, 2]
+
+
 def test_masks_that_wait_for_the_lengths() -> None:
     mask = masks.causal("bottom_right")
     agree(
@@ -114,15 +144,6 @@ def test_dropout_draws_anew_at_every_call() -> None:
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize(
-    "options", [{"block_mask": lambda b, h, i, j: i >= j}, {"score_mod": lambda s, b, h, i, j: s * 2}]
-)
-def test_functions_are_refused_with_the_remedy(options: dict[str, Any]) -> None:
-    fast, _ = compiled(lambda q: flex_attention(q, q, q, **options))
-    with pytest.raises(Exception, match=r"make mask_mod\(function\) or score_mod\(function\) outside"):
-        fast(query(16))
-
-
 def test_exported_programs_carry_their_mods() -> None:
     class Model(nn.Module):
         def forward(self, q: Tensor) -> Tensor:
@@ -135,3 +156,18 @@ def test_exported_programs_carry_their_mods() -> None:
         for n in (41, 2, 50):
             q = query(n).detach()
             torch.testing.assert_close(program.module()(q), flex_attention(q, q, q, RELATIVE, WINDOW))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_take_block_masks(strict: bool, tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def forward(self, q: Tensor, mask: Any) -> Tensor:
+            return flex_attention(q, q, q, block_mask=mask)
+
+    limit = torch.full((32,), 20)
+    mod = mask_mod(lambda b, h, i, j: (j <= limit[i]) & (i - j < 7))
+    q, mask = query(32).detach(), create_block_mask(mod, None, None, 32, 32, BLOCK_SIZE=16)
+    torch._dynamo.reset()
+    torch.export.save(torch.export.export(Model(), (q, mask), strict=strict), tmp_path / "attention.pt2")
+    loaded = torch.export.load(tmp_path / "attention.pt2").module()
+    torch.testing.assert_close(loaded(q, mask), flex_attention(q, q, q, block_mask=mask))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import scaled_dot_product_attention
 from torch_flexattn import create_mask, masks
 from torch_flexattn.nn import NeighborhoodAttention1d, NeighborhoodAttention2d, NeighborhoodAttention3d
@@ -27,13 +28,16 @@ def test_it_is_attention_under_the_dense_mask(kind, factory, shape, options):
     torch.testing.assert_close(module(x), module.proj(out.transpose(1, 2).flatten(2)).view(x.shape))
 
 
-def test_other_grids_are_other_graphs_and_no_errors():
+def test_other_grids_take_one_graph_more_and_then_none():
     module = NeighborhoodAttention2d(8, 2, kernel_size=3)
     torch._dynamo.reset()
-    fast = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for shape in ((4, 5), (5, 5), (6, 4)):
+    counter = CompileCounterWithBackend("aot_eager")
+    fast, counts = torch.compile(module, fullgraph=True, backend=counter), []
+    for shape in ((4, 7), (5, 7), (6, 7), (9, 7)):
         x = torch.randn(1, *shape, 8)
         torch.testing.assert_close(fast(x), module(x))
+        counts.append(counter.frame_count)
+    assert counts == [1, 2, 2, 2]
 
 
 def test_wrong_sizes_are_named():

@@ -186,8 +186,8 @@ def test_calls_without_options_find_smaller_tiles_in_both_passes(monkeypatch):
         monkeypatch.setattr(attention, name, run)
     mask = create_block_mask(masks.causal(), None, None, 40, 40, device=DEVICE)
     options = {
-        "mask": mask, "score": None, "scale": 0.25, "sinks": None, "kv_lens": None, "dropout_p": 0.0, "seed": 0,
-        "check": False,
+        "mask": mask, "score": None, "scale": 0.25, "q_offset": 0, "sinks": None, "kv_lens": None,
+        "dropout_p": 0.0, "seed": 0, "check": False,
     }  # fmt: skip
     q, k, v = (t.detach() for t in inputs)
     out, lse, _ = gpu.forward(q, k, v, want_max=False, **options)

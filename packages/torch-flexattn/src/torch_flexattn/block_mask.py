@@ -174,9 +174,7 @@ class BlockMask:
         Raises:
             OutOfRangeError: outside the mask, or more than three indices.
         """
-        from .slicing import taken
-
-        return taken(self, index if isinstance(index, tuple) else (index,))
+        return _cutting().taken(self, index if isinstance(index, tuple) else (index,))
 
     def slice_q(self, start: int, stop: int) -> BlockMask:
         """The mask of queries ``start`` to before ``stop``, which count from 0 then.
@@ -184,9 +182,7 @@ class BlockMask:
         Raises:
             InputError: outside the mask; ``start`` inside a block of a mask that came from a list of blocks.
         """
-        from .slicing import queries
-
-        return queries(self, start, stop)
+        return _cutting().queries(self, start, stop)
 
     def crop(self, q_len: int, kv_len: int) -> BlockMask:
         """The mask of the first queries and keys.
@@ -194,9 +190,7 @@ class BlockMask:
         Raises:
             InputError: longer than the mask.
         """
-        from .slicing import cropped
-
-        return cropped(self, q_len, kv_len)
+        return _cutting().cropped(self, q_len, kv_len)
 
     def to(self, device: torch.device | str) -> BlockMask:
         """On another device, with what it captures."""
@@ -296,7 +290,7 @@ class BlockMask:
         return cls.from_state(state)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockMask.from_state, (self.state(),)
+        return _from_state, (self.state(),)
 
     def __repr__(self) -> str:
         batches, heads, queries, keys = self.shape
@@ -311,4 +305,19 @@ class BlockMask:
         return picture(self)
 
 
+def _cutting() -> Any:
+    if torch.compiler.is_dynamo_compiling():
+        from . import outside_region
+
+        return outside_region
+    from . import slicing
+
+    return slicing
+
+
+def _from_state(state: dict[str, Any]) -> BlockMask:
+    return BlockMask.from_state(state)
+
+
 register(BlockMask)
+torch.serialization.add_safe_globals([_from_state])  # tensors, numbers and text: ``weights_only`` may load it

@@ -32,6 +32,7 @@ def register(kind: type) -> None:
         _flatten,
         unflatten,
         serialized_type_name="torch_flexattn.BlockMask",
+        flatten_with_keys_fn=_flatten_with_keys,
         to_dumpable_context=_dumped,
         from_dumpable_context=_loaded,
     )
@@ -42,6 +43,13 @@ def _flatten(mask: Any) -> tuple[list[Any], tuple[Any, ...]]:
     leaves = [mask.row_ptr, mask.runs, *(() if mod is None else mod.captures)]
     fixed = None if mod is None else (mod.program, mod.scalars)
     return leaves, (mask.shape, mask.block, mask.listed, mask.room, fixed)
+
+
+def _flatten_with_keys(mask: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+    leaves, context = _flatten(mask)
+    names = [pytree.GetAttrKey("row_ptr"), pytree.GetAttrKey("runs")]
+    keys = [*names, *(pytree.SequenceKey(n) for n in range(len(leaves) - len(names)))]
+    return list(zip(keys, leaves, strict=True)), context
 
 
 def _dumped(context: tuple[Any, ...]) -> list[Any]:

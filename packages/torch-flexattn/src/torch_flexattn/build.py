@@ -74,6 +74,12 @@ def create_block_mask(
     Reference:
         FlexAttention (MLSys 2025), section 3.2, for what a block mask is.
     """
+    if torch.compiler.is_dynamo_compiling():
+        from .outside_region import create_block_mask as built_outside
+
+        return built_outside(
+            mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, method=method, check=check
+        )  # one break of the graph
     traced = _traced(mask_mod)
     if method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}; got {method!r}")

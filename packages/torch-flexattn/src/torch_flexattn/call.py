@@ -93,8 +93,9 @@ class Packed(NamedTuple):
         kv_lens: as of the call.
         seed: where it is a tensor.
         descales: as of the call.
-        program: both programs, the shape of the block mask, if it is one, and the options of kernels, with blank lines
-            between.
+        layout: of a block mask: its shape, its block, whether it is listed, its room or -1. Apart from the program,
+            since under a compiler lengths are open.
+        program: both programs and the options of kernels, with blank lines between.
         scale: as of the call.
         dropout_p: as of the call.
         check: as of the call.
@@ -108,6 +109,7 @@ class Packed(NamedTuple):
     kv_lens: Tensor | None
     seed: Tensor | None
     descales: Tensor | None
+    layout: list[int]
     program: str
     scale: float
     dropout_p: float
@@ -127,9 +129,6 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
     offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64)
     drawn = call.seed if isinstance(call.seed, Tensor) else None
     seed = torch.tensor([call.seed if drawn is None else 0], dtype=torch.float64)
-    layout: tuple[int, ...] = ()
-    if blocks is not None:
-        layout = (*blocks.shape, *blocks.block, int(blocks.listed), -1 if blocks.room is None else blocks.room)
     return Packed(
         runs=[] if blocks is None else [blocks.row_ptr, blocks.runs],
         captures=[*(call.captures if captures is None else captures), *(() if mod is None else mod.captures)],
@@ -138,11 +137,11 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         kv_lens=call.kv_lens,
         seed=drawn,
         descales=call.descales,
+        layout=[] if blocks is None else _layout(blocks),
         program=BETWEEN.join(
             [
                 "" if score is None else score.program.text,
                 "" if mod is None else mod.program.text,
-                " ".join(map(str, layout)),
                 "" if call.kernel_options is None else call.kernel_options.text,
             ]
         ),
@@ -163,6 +162,7 @@ def unpack(
     kv_lens: Tensor | None,
     seed: Tensor | None,
     descales: Tensor | None,
+    layout: Sequence[int],
     program: str,
     scale: float,
     dropout_p: float,
@@ -177,7 +177,7 @@ def unpack(
         k: the keys.
         runs: as in :class:`Packed`; so are the others.
     """
-    score, mask, layout, kernel_options = _programs(program)
+    score, mask, kernel_options = programs(program)
     *scalars, offset, drawn = numbers.tolist()
     split = 0 if score is None else len(score.captures)
     first = 0 if score is None else len(score.scalars)
@@ -211,14 +211,24 @@ def unpack(
 
 
 @functools.lru_cache(maxsize=1024)
-def _programs(text: str) -> tuple[Program | None, Program | None, tuple[int, ...], KernelOptions | None]:
-    score, mask, layout, options = text.split(BETWEEN)
+def programs(text: str) -> tuple[Program | None, Program | None, KernelOptions | None]:
+    """Of the score modification and of the mask, and the options, from the text of a :class:`Packed` call."""
+    score, mask, options = text.split(BETWEEN)
     return (
         parse(score) if score else None,
         parse(mask) if mask else None,
-        tuple(map(int, layout.split())),
         KernelOptions.parse(options) if options else None,
     )
+
+
+def captured_by_score(text: str) -> int:
+    """How many of the captures of a :class:`Packed` call are those of its score modification."""
+    score, _, _ = programs(text)
+    return 0 if score is None else len(score.captures)
+
+
+def _layout(mask: BlockMask) -> list[int]:
+    return [*mask.shape, *mask.block, int(mask.listed), -1 if mask.room is None else mask.room]
 
 
 def _typed(program: Program, scalars: Sequence[float], gap: int = 0) -> tuple[int | float, ...]:

@@ -23,7 +23,7 @@ from .unwatched import is_unwatched, refuse_unwatched
 
 MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
-FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
+FOREIGN = {"torch", "torch_flexattn", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
 """Modules whose functions are what they are; only what their cells hold is looked at, as of PyTorch's ``and_masks``."""
 READS_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
@@ -56,7 +56,7 @@ def read(function: Callable[..., Any]) -> Closure:
         >>> found.numbers, len(found.tensors)
         ([4], 1)
     """
-    walk = _Walk()
+    walk = _Walk(function)
     walk.open(function)
     walk.found.identity = tuple(walk.identity)
     return walk.found
@@ -65,10 +65,12 @@ def read(function: Callable[..., Any]) -> Closure:
 class _Walk:
     """Visits what a function reaches, once each: ``open`` where numbers can be replaced, ``fix`` where they cannot.
 
-    ``names``: attributes that the code which led to a value may read.
+    ``names``: attributes that the code which led to a value may read. What cannot be watched is refused, but not where
+    it was reached by how an object is called that a function only holds: that may be the layer that makes the function.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mod: Any) -> None:
+        self._mod, self._is_strict = mod, True
         self.found = Closure()
         self.identity: list[Any] = []
         self._seen: dict[tuple[str, int], int] = {}
@@ -132,7 +134,8 @@ class _Walk:
             for part in (value.func, *value.args, value.keywords) if whole else (value.__func__, value.__self__):
                 self.fix(part, names)
         else:
-            refuse_unwatched(value, names)
+            if self._is_strict:
+                refuse_unwatched(value, names)
             self.identity.append(id(value))
             self.found.held.append(value)
             if isinstance(value, types.ModuleType | type):
@@ -162,10 +165,12 @@ class _Walk:
 
     def _object(self, value: Any, kind: type, names: frozenset[str]) -> None:
         """Attributes of an object, the functions it is called by, and what those name of its class."""
+        was, self._is_strict = self._is_strict, self._is_strict and value is self._mod
         for function in (getattr(kind, name, None) for name in ("__call__", "forward")):
             if isinstance(function, types.FunctionType) and _root(function) not in FOREIGN:
                 names |= _names(function.__code__)
                 self.fix(function)
+        self._is_strict = was
         if _root(kind) not in FOREIGN:
             self._named(kind, names - {"__dict__"})  # that of the object is looked at below
         for name, attribute in _attributes(value):

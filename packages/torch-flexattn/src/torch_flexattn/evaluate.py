@@ -47,16 +47,22 @@ def evaluate(
 def evaluator(program: Program, *, read: Gather | None = None) -> Evaluator:
     """A function of ``(inputs, captures, scalars)``: the results, and where a gather was out of range (or ``None``).
 
-    ``read``: how captured tensors are read, instead of :func:`gather`.
+    ``read``: how captured tensors are read, instead of :func:`gather`; one call may read them otherwise, by a fourth
+    argument.
     """
     scope: dict[str, Any] = {"torch": torch, "_gather": read or gather, "_either": _either}
     exec(compile(source(program), f"<program {program.key}>", "exec"), scope)
     return scope["evaluate"]
 
 
+def unchecked(table: Tensor, indices: list[Tensor]) -> tuple[Tensor, None]:
+    """``table[indices]``, for what is recorded instead of computed."""
+    return (table[tuple(indices)] if indices else table), None
+
+
 def source(program: Program) -> str:
     """The generated function."""
-    lines = ["def evaluate(inputs, captures, scalars):", "    out_of_range = None"]
+    lines = ["def evaluate(inputs, captures, scalars, _gather=_gather):", "    out_of_range = None"]
     for number, node in enumerate(program.nodes):
         args = [f"v{a}" for a in node.args]
         if node.op in INPUTS:

@@ -14,8 +14,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from .errors import KindError
-from .evaluate import evaluator
+from .errors import KindError, UnsupportedModError
+from .evaluate import evaluator, unchecked
+from .open_mods import OpenMask, OpenScore, as_it_is
 from .program import Builder, Program
 from .shown import show
 from .trace import trace
@@ -62,7 +63,18 @@ class Mod:
             else torch.tensor(x, dtype=torch.float32 if name == "score" else torch.int32)
             for name, x in inputs.items()
         }
+        if torch.compiler.is_dynamo_compiling():  # inside another function: what it does becomes part of that one's
+            return self._inlined(tensors)
         (result,), _ = self._run(tensors, self.captures, self.scalars)  # type: ignore[attr-defined]
+        return result
+
+    def _inlined(self, tensors: dict[str, Tensor]) -> Tensor:
+        if not all(isinstance(s, int | float) for s in self.scalars):
+            raise UnsupportedModError(
+                "a mask that waits for the lengths inside another one under torch.compile: give it q_len and kv_len"
+            )
+        filled = [s + torch.zeros((), dtype=getattr(torch, t)) for s, t in zip(self.scalars, self.program.scalars)]
+        (result,), _ = self._run(tensors, self.captures, filled, unchecked)  # type: ignore[attr-defined]
         return result
 
     @property
@@ -100,20 +112,33 @@ class MaskMod(Mod):
         result = self._evaluate(b=b, h=h, q=q_idx, kv=kv_idx)
         return _broadcast(result, b, h, q_idx, kv_idx)
 
+    @as_it_is
     def __and__(self, other: MaskLike) -> MaskMod:
         """Visible in both."""
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(self) & other  # type: ignore[return-value]
         return _combined("and", self, mask_mod(other))
 
+    @as_it_is
     def __rand__(self, other: MaskLike) -> MaskMod:
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(other) & self  # type: ignore[return-value]
         return _combined("and", mask_mod(other), self)
 
+    @as_it_is
     def __or__(self, other: MaskLike) -> MaskMod:
         """Visible in either."""
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(self) | other  # type: ignore[return-value]
         return _combined("or", self, mask_mod(other))
 
+    @as_it_is
     def __ror__(self, other: MaskLike) -> MaskMod:
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(other) | self  # type: ignore[return-value]
         return _combined("or", mask_mod(other), self)
 
+    @as_it_is
     def __invert__(self) -> MaskMod:
         """Visible where it was not."""
         return _combined("not", self)
@@ -179,8 +204,11 @@ class ScoreMod(Mod):
         result = self._evaluate(score=score, b=b, h=h, q=q_idx, kv=kv_idx)
         return _broadcast(result, score, b, h, q_idx, kv_idx)
 
+    @as_it_is
     def then(self, other: ScoreLike) -> ScoreMod:
         """``other`` applied to the result of this one."""
+        if torch.compiler.is_dynamo_compiling():
+            return OpenScore(self).then(other)  # type: ignore[return-value]
         return compose_scores(self, other)
 
     def viz(self, q_len: int, kv_len: int | None = None, **options: Any) -> str:
@@ -192,6 +220,7 @@ MaskLike = MaskMod | Callable[..., Any]
 ScoreLike = ScoreMod | Callable[..., Any]
 
 
+@as_it_is
 def mask_mod(function: MaskLike) -> MaskMod:
     """A mask from a function; usable as a decorator.
 
@@ -217,10 +246,13 @@ def mask_mod(function: MaskLike) -> MaskMod:
     if isinstance(function, MaskMod):
         return function
     _check_callable("mask_mod", function, ScoreMod)
+    if torch.compiler.is_dynamo_compiling():
+        return OpenMask(function)  # type: ignore[return-value]
     traced = trace(function, "mask")
     return MaskMod(traced.program, traced.captures, traced.scalars)
 
 
+@as_it_is
 def score_mod(function: ScoreLike) -> ScoreMod:
     """A score modification from a function; usable as a decorator.
 
@@ -243,10 +275,13 @@ def score_mod(function: ScoreLike) -> ScoreMod:
     if isinstance(function, ScoreMod):
         return function
     _check_callable("score_mod", function, MaskMod)
+    if torch.compiler.is_dynamo_compiling():
+        return OpenScore(function)  # type: ignore[return-value]
     traced = trace(function, "score")
     return ScoreMod(traced.program, traced.captures, traced.scalars)
 
 
+@as_it_is
 def compose_scores(*mods: ScoreLike) -> ScoreMod:
     """One score modification that applies all, first to last.
 
@@ -256,6 +291,11 @@ def compose_scores(*mods: ScoreLike) -> ScoreMod:
         >>> compose_scores(double, lambda score, b, h, q, kv: score + 1)(torch.tensor(3.0), zero, zero, zero, zero)
         tensor(7.)
     """
+    if torch.compiler.is_dynamo_compiling():
+        whole = OpenScore(mods[0])
+        for mod in mods[1:]:
+            whole = whole.then(mod)
+        return whole  # type: ignore[return-value]
     parts = Assembly()
     score = parts.builder.add("score", "float32")
     for mod in mods:
@@ -321,5 +361,7 @@ def _check_callable(name: str, function: object, other: type) -> None:
 
 
 def _broadcast(result: Tensor, *inputs: Tensor | int) -> Tensor:
+    if torch.compiler.is_dynamo_compiling():  # of single indices
+        return result
     shape = torch.broadcast_shapes(*(i.shape for i in inputs if isinstance(i, Tensor)))
     return result if result.shape == shape else result.expand(shape)

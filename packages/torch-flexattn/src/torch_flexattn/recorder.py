@@ -67,16 +67,18 @@ class Recorder(TorchFunctionMode):
 
     Attributes:
         reads_size: whether the size of a captured tensor was asked for.
+        line: of the user's code, where it is known otherwise than from the frames.
     """
 
     def __init__(self, numbers: Iterable[Tensor], calls: GraphOfCalls) -> None:
         super().__init__()
         self._calls = calls
         self.reads_size = False
+        self.line = ""
         self._numbers = {id(n): n for n in numbers}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        line = user_line(sys._getframe(1))
+        line = self.line or user_line(sys._getframe(1))
         if line:
             self._calls.line = line
         self.reads_size |= func in SIZES

@@ -104,7 +104,7 @@ def run_bounds(ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_single_runs(ids: Tensor) -> bool:
-    """Whether equal numbers are always neighbours; waits for the device.
+    """Whether equal numbers are always neighbours; waits for the device. False in a compiled graph, which cannot.
 
     Args:
         ids: ``[..., S]``.
@@ -113,6 +113,8 @@ def in_single_runs(ids: Tensor) -> bool:
         >>> in_single_runs(torch.tensor([7, 7, 3])), in_single_runs(torch.tensor([7, 3, 7]))
         (True, False)
     """
+    if torch.compiler.is_compiling():
+        return False
     ordered = ids.sort(-1).values
     changes = [(x[..., 1:] != x[..., :-1]).sum(-1) for x in (ids, ordered)]
     return bool((changes[0] == changes[1]).all())

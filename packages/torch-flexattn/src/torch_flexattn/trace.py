@@ -11,7 +11,7 @@ import functools
 import inspect
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,10 +77,6 @@ def trace(function: Callable[..., Any], kind: Kind) -> Traced:
         TypeError: it is no function of so many arguments, or does not return one bool (a float, of a score).
         UnsupportedModError: it does what a kernel cannot.
     """
-    if torch.compiler.is_dynamo_compiling():
-        raise UnsupportedModError(
-            "functions cannot be recorded under torch.compile: make mask_mod(function) or score_mod(function) outside"
-        )
     try:
         closure = read(function)
     except UnsupportedModError as error:
@@ -129,7 +125,7 @@ def _record(function: Callable[..., Any], kind: Kind, closure: Closure) -> _Reci
         except FlexAttentionError:
             raise
         except Exception as error:
-            raise _explained(error, name, kind) from error
+            raise explained(error, name) from error
     places = []
     for tensor in tensors:
         found = [n for n, known in enumerate(closure.tensors) if known is tensor]
@@ -164,32 +160,55 @@ def _attempt(
     function: Callable[..., Any], kind: Kind, closure: Closure, fixed: set[int]
 ) -> tuple[Program, list[Tensor]]:
     """The program with all numbers open that are not ``fixed``, and the tensors it captures."""
+    values = [v for n, v in enumerate(closure.numbers) if n not in fixed]
+
+    def run(recorder: Recorder, arguments: Sequence[Tensor], opened: Sequence[Tensor]) -> Any:
+        given = iter(opened)
+        numbers = (v if n in fixed else next(given) for n, v in enumerate(closure.numbers))
+        result = rebuild(function, numbers)(*arguments)
+        if recorder.reads_size:
+            _sized.add((kind, closure.identity))
+        return result
+
+    return program_of(run, kind, closure.tensors, values, _named(function))
+
+
+def program_of(
+    run: Callable[[Recorder, Sequence[Tensor], Sequence[Tensor]], Any],
+    kind: Kind,
+    tensors: Sequence[Tensor],
+    values: Sequence[int | float],
+    name: str,
+) -> tuple[Program, list[Tensor]]:
+    """The program of what ``run`` computes, and which tensors it captures.
+
+    Args:
+        run: called with the recorder, the arguments of the mod and the open numbers, all without values.
+        kind: of the mod.
+        tensors: what it may capture.
+        values: of the open numbers, which say their types alone.
+        name: of the mod, for messages.
+    """
     names = ARGUMENTS[kind]
     inputs: list[tuple[str, str, int | None]] = [(n, "float32" if n == "score" else "int32", None) for n in names]
-    for number, value in enumerate(closure.numbers):
-        if number not in fixed:
-            small = type(value) is int and -(2**31) <= value < 2**31
-            dtype = "float32" if type(value) is float else "int32" if small else "int64"
-            inputs.append(("scalar", dtype, sum(op == "scalar" for op, _, _ in inputs)))
+    for number, value in enumerate(values):
+        small = type(value) is int and -(2**31) <= value < 2**31
+        dtype = "float32" if type(value) is float else "int32" if small else "int64"
+        inputs.append(("scalar", dtype, number))
 
-    def run(calls: GraphOfCalls, *arguments: Tensor) -> Tensor:
-        given = iter(arguments[len(names) :])
-        numbers = (v if n in fixed else next(given) for n, v in enumerate(closure.numbers))
-        with Recorder(arguments[len(names) :], calls) as recorder:
-            result = rebuild(function, numbers)(*arguments[: len(names)])
-            if recorder.reads_size:
-                _sized.add((kind, closure.identity))
-            return _checked(result, function, kind)
+    def checked(calls: GraphOfCalls, *arguments: Tensor) -> Tensor:
+        opened = arguments[len(names) :]
+        with Recorder(opened, calls) as recorder:
+            return _checked(run(recorder, arguments[: len(names)], opened), name, kind)
 
-    graph, tensors = recorded(run, [getattr(torch, dtype) for _, dtype, _ in inputs])
-    lowering = Lowering(_line_of, closure.tensors)
-    program = lowering.run(graph, tensors, inputs)
+    graph, captured = recorded(checked, [getattr(torch, dtype) for _, dtype, _ in inputs])
+    lowering = Lowering(_line_of, tensors)
+    program = lowering.run(graph, captured, inputs)
     scalars = tuple(dtype for op, dtype, _ in inputs if op == "scalar")
     return Program(program.nodes, program.outputs, program.captures, scalars), lowering.tensors
 
 
-def _checked(result: Any, function: Callable[..., Any], kind: Kind) -> Tensor:
-    name = _named(function)
+def _checked(result: Any, name: str, kind: Kind) -> Tensor:
     if isinstance(result, torch.SymBool | torch.SymInt | torch.SymFloat):
         raise UnsupportedModError(f"{name} {NEEDS_VALUE}")
     if kind == "mask" and type(result) in (int, float):
@@ -228,7 +247,7 @@ def _check_signature(function: Callable[..., Any], kind: Kind) -> None:
         pass
 
 
-def _explained(error: Exception, name: str, kind: Kind) -> Exception:
+def explained(error: Exception, name: str) -> Exception:
     """What is wrong with a function that cannot be recorded."""
     lines = [user_line(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
     place = next((line for line in reversed(lines) if line), "")

@@ -38,6 +38,7 @@ from .arguments import (
 )
 from .auxiliary import AuxOutput, AuxRequest
 from .fp8 import check_forward_only, descales_of
+from .functions import functions_left
 from .jagged import is_nested
 from .parts import of_parts
 from .remembered import is_repeated, key_of, recall, remember
@@ -169,6 +170,9 @@ def flex_attention(
         raise KindError(f"return_aux must be an AuxRequest, got {return_aux!r}")
     if return_aux is not None and return_lse:
         raise InputError("return_lse and return_aux exclude each other: ask for lse by AuxRequest(lse=True)")
+    functions = functions_left((block_mask, mask_mod), score_mod, backend)
+    if functions is not None:
+        score_mod, block_mask, mask_mod = functions.others
     score = None if score_mod is None else as_score(score_mod)
     if score is not None:
         check_captures("score_mod", score.captures, query, score_mod)
@@ -202,7 +206,7 @@ def flex_attention(
             mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, options,
             descales, again,
         )  # fmt: skip
-        results = ops.attention(query, key, value, sinks, call)
+        results = (functions or ops).attention(query, key, value, sinks, call)
         if known is not None:
             remember(known, call, mods)
     return _returned(results, return_lse, return_aux)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -118,9 +118,13 @@ def flex_attention_varlen(
             f"{of_k.starts.shape[0] - 1}"
         )
     mask = _inside(of_q, of_k)
-    if mask_mod is not None:
-        mask = mask & MaskMod(*_by_sequence(as_mask(mask_mod), of_q, of_k))
-    score = None if score_mod is None else ScoreMod(*_by_sequence(as_score(score_mod), of_q, of_k))
+    score: Any = None
+    if torch.compiler.is_dynamo_compiling():  # which reads functions, and cannot read what writes programs
+        mask = mask if mask_mod is None else mask & _inlined(as_mask(mask_mod), of_q, of_k)
+        score = None if score_mod is None else _inlined(as_score(score_mod), of_q, of_k)
+    else:
+        mask = mask if mask_mod is None else mask & MaskMod(*_by_sequence(as_mask(mask_mod), of_q, of_k))
+        score = None if score_mod is None else ScoreMod(*_by_sequence(as_score(score_mod), of_q, of_k))
     q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
     found = flex_attention(
         q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
@@ -167,7 +171,7 @@ def _sequences(name: str, starts: Tensor | None, tokens: Tensor) -> _Sequences:
         raise InputError(f"{name} must have shape [sequences + 1], got {tuple(starts.shape)}")
     if starts.device != tokens.device:
         raise InputError(f"{name} is on {starts.device}, but the tokens are on {tokens.device}")
-    if starts.device.type == "cpu":
+    if starts.device.type == "cpu" and not torch.compiler.is_compiling():
         wrong = int(starts[0]) != 0 or int(starts[-1]) != tokens.shape[0] or bool((starts.diff() < 0).any())
         if wrong:
             raise InputError(f"{name} must go from 0 up to the {tokens.shape[0]} tokens, got {starts.tolist()}")
@@ -202,6 +206,16 @@ def _by_sequence(
         filled = dict.fromkeys(waiting, gap)
     outputs = parts.append(mod, filled, **replaced)
     return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)
+
+
+def _inlined(mod: Callable[..., Any], of_q: _Sequences, of_k: _Sequences) -> Callable[..., Any]:
+    """The same as a function; of a score modification the score comes first."""
+
+    def inside(*arguments: Tensor) -> Any:
+        *score, _, h, query, key = arguments
+        return mod(*score, of_q.number[query], h, query - of_q.first[query], key - of_k.first[key])
+
+    return inside
 
 
 def _packed(t: Tensor) -> Tensor:

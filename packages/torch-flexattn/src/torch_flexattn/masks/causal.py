@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..factory_arguments import IntTable, check_choice, check_count, check_int_table, check_range
 from ..mods import MaskMod, mask_mod
-from ..program import Builder
+from ..program import Builder, Program
 from ..tables import by_batch
-from .lengths import LENGTH_GAP, LengthGap
+from .lengths import LENGTH_GAP
+
+
+def _from_corner() -> Program:
+    build = Builder(scalars=["int32"])
+    last = build.add("add", "int32", build.add("q", "int32"), build.add("scalar", "int32", value=0))
+    program = build.finish([build.add("ge", "bool", last, build.add("kv", "int32"))])
+    program.text  # noqa: B018 - written now, as Dynamo can read but not write it
+    return program
+
+
+FROM_CORNER = _from_corner()
 
 
 def causal(
@@ -45,13 +57,12 @@ def causal(
         if q_len is not None:
             raise InputError(f'q_len and kv_len are for align="bottom_right", got q_len={q_len} and kv_len={kv_len}')
         return mask_mod(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)
-    gap: int | LengthGap = LENGTH_GAP
-    if q_len is not None:
-        gap = check_count("kv_len", kv_len) - check_count("q_len", q_len)
-    build = Builder(scalars=["int32"])
-    last = build.add("add", "int32", build.add("q", "int32"), build.add("scalar", "int32", value=0))
-    seen = build.add("ge", "bool", last, build.add("kv", "int32"))
-    return MaskMod(build.finish([seen]), (), (gap,))  # type: ignore[arg-type]
+    if q_len is None:
+        return MaskMod(FROM_CORNER, (), (LENGTH_GAP,))  # type: ignore[arg-type]
+    gap = check_count("kv_len", kv_len) - check_count("q_len", q_len)
+    if torch.compiler.is_dynamo_compiling():  # where a mask that is combined must be a function
+        return mask_mod(lambda b, h, q_idx, kv_idx: q_idx + gap >= kv_idx)
+    return MaskMod(FROM_CORNER, (), (gap,))
 
 
 def prefix_lm(p: int | IntTable) -> MaskMod:

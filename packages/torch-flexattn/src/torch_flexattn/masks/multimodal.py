@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..factory_arguments import IntTable, check_count, check_int_table, check_range
+from ..factory_arguments import IntTable, check_count, check_int_table, check_range, is_read
 from ..mods import MaskMod, mask_mod
 from ..tables import by_token, in_single_runs, run_bounds
 
@@ -81,13 +81,13 @@ def transfusion(spans: IntTable, length: int) -> MaskMod:
         raise InputError(f"spans must have the shape [m, 2] or [B, m, 2], got {list(table.shape)}")
     check_range("spans", table, 0, length)
     start, end = table[..., :1].mT, table[..., 1:].mT  # [..., 1, m]
-    if table.device.type == "cpu" and bool((start > end).any()):
+    if is_read(table) and bool((start > end).any()):
         raise InputError(
             f"spans must not end before they begin, got {table[table[..., 0] > table[..., 1]][0].tolist()}"
         )
     token = torch.arange(length, dtype=torch.int32, device=table.device)
     inside = (token.unsqueeze(-1) >= start) & (token.unsqueeze(-1) < end)  # [..., length, m]
-    if table.device.type == "cpu" and bool((inside.sum(-1) > 1).any()):
+    if is_read(table) and bool((inside.sum(-1) > 1).any()):
         raise InputError(f"spans must not overlap, got token {int((inside.sum(-1) > 1).nonzero()[0, -1])} in two")
     last = torch.where(inside, end, 0).sum(-1, dtype=torch.int32)
     return _until(torch.maximum(last, token + 1))

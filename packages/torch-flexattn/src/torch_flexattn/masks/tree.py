@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..factory_arguments import IntTable, check_int_table, check_range
+from ..factory_arguments import IntTable, check_int_table, check_range, is_read
 from ..mods import MaskMod, mask_mod
 from ..tables import by_batch, by_token
 from .causal import per_batch
@@ -39,7 +39,7 @@ def tree(parents: IntTable, prefix_len: int | IntTable = 0) -> MaskMod:
     """
     table = check_int_table("parents", parents, "[n] or [B, n]", [1, 2])
     check_range("parents", table, -1)
-    if table.device.type == "cpu" and bool((table >= torch.arange(table.shape[-1], dtype=torch.int32)).any()):
+    if is_read(table) and bool((table >= torch.arange(table.shape[-1], dtype=torch.int32)).any()):
         wrong = (table >= torch.arange(table.shape[-1], dtype=torch.int32)).nonzero()[0]
         raise InputError(f"parents must come before their nodes, got {int(table[tuple(wrong)])} of {int(wrong[-1])}")
     first = by_batch(per_batch("prefix_len", prefix_len))

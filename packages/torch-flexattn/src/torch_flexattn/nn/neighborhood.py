@@ -16,21 +16,15 @@ from ..functional import flex_attention
 from ..masks import natten1d, natten2d, natten3d
 from ..mods import MaskMod
 from .arguments import check_share, check_sizes
-from .outside_graph import outside_graph
 
 Size = int | tuple[int, ...]
 FACTORIES: dict[int, Callable[..., MaskMod]] = {1: natten1d, 2: natten2d, 3: natten3d}
 
 
 @functools.lru_cache(maxsize=64)
-def _found(shape: tuple[int, ...], *window: object) -> MaskMod:
-    return FACTORIES[len(shape)](shape, *window)
-
-
-@outside_graph
 def mask_of(shape: tuple[int, ...], kernel: Size, dilation: Size, stride: Size, is_causal: object) -> MaskMod:
-    """The mask of a grid, made once for each shape, and outside the graph."""
-    return _found(shape, kernel, dilation, stride, is_causal)
+    """The mask of a grid, made once for each shape."""
+    return FACTORIES[len(shape)](shape, kernel, dilation, stride, is_causal)
 
 
 class _Neighborhood(nn.Module):
@@ -73,8 +67,11 @@ class _Neighborhood(nn.Module):
         if x.dim() != self.axes + 2 or x.shape[-1] != self.embed_dim:
             names = ", ".join(("depth", "height", "width")[-self.axes :]) if self.axes > 1 else "length"
             raise InputError(f"x must have the shape [B, {names}, {self.embed_dim}], got {tuple(x.shape)}")
-        shape = tuple(operator.index(n) for n in x.shape[1:-1])
-        mask = mask_of(shape, self.kernel_size, self.dilation, self.stride, self.is_causal)
+        options = self.kernel_size, self.dilation, self.stride, self.is_causal
+        if torch.compiler.is_dynamo_compiling():  # sizes may be open there
+            mask = FACTORIES[self.axes](tuple(x.shape[1:-1]), *options)
+        else:
+            mask = mask_of(tuple(operator.index(n) for n in x.shape[1:-1]), *options)
         made = self.qkv(x.flatten(1, -2)).unflatten(2, (3, self.num_heads, -1))
         q, k, v = made.permute(2, 0, 3, 1, 4).unbind(0)
         out = flex_attention(q, k, v, mask_mod=mask, dropout_p=self.dropout if self.training else 0.0)

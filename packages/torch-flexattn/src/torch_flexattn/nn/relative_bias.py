@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..mods import ScoreMod
 from ..program import Program
 from ..scores import t5_bias, t5_buckets
+from ..scores.bias import in_buckets
 from .arguments import check_sizes
 
 
@@ -82,7 +83,9 @@ class T5RelativeBias(nn.Module):
         nn.init.normal_(self.weight)
 
     def score_mod(self) -> ScoreMod:
-        """The bias as a score modification; gradients reach :attr:`weight`. Made outside of a compiled region."""
+        """The bias as a score modification; gradients reach :attr:`weight`."""
+        if torch.compiler.is_dynamo_compiling():
+            return in_buckets(self.weight, self.buckets, bidirectional=self.bidirectional)
         buckets, heads = self.weight.shape
         known = _recorded(buckets, heads, self.bidirectional, self.max_distance, self.weight.dtype)
         tensors = (self.weight if is_weight else self.buckets for is_weight in known[1])

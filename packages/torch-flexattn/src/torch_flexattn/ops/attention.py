@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..block_mask import BlockMask
-from ..call import Call, Packed, pack, unpack
+from ..call import Call, Packed, captured_by_score, pack, unpack
 from ..errors import UnsupportedError
 from ..fp8 import FP8, NO_GRADIENT, result_dtype
 from ..kernels.choose import kernels_for
@@ -23,7 +23,7 @@ from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 _PACKED = (
     "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, Tensor? seed, "
-    "Tensor? descales, "
+    "Tensor? descales, SymInt[] layout, "
     "str program, float scale, float dropout_p, bool check, str backend"
 )
 LIBRARY.define(
@@ -87,7 +87,7 @@ class Attention(torch.autograd.Function):
         if isinstance(ctx.call, Call):
             found = iter(run_backward(*tensors, ctx.call, needed))
         else:
-            packed = ctx.call._replace(captures=captures)
+            packed = ctx.call._replace(captures=[*captures, *ctx.call.captures[ctx.count :]])
             found = iter(torch.ops.torch_flexattn.backward(*tensors, *packed, needed))
         of_q, of_k, of_v = next(found), next(found), next(found)
         of_sinks = None if sinks is None else next(found)
@@ -115,7 +115,8 @@ def _run(
 ) -> MaybeLargest:
     if isinstance(call, Packed):
         with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.torch_flexattn.forward(q, k, v, sinks, *call._replace(captures=list(captures)), want_max)
+            whole = [*captures, *call.captures[len(captures) :]]
+            return torch.ops.torch_flexattn.forward(q, k, v, sinks, *call._replace(captures=whole), want_max)
     kernels = kernels_for(call.backend, q.device, q.dtype, call.check, call.kernel_options)
     again = call.again
     if again is not None and again.forward is not None and q.get_device() == torch.cuda.current_device():
@@ -158,8 +159,9 @@ def run_backward(
 def _autograd_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
     *arguments, want_max = packed
     call = Packed(*arguments)
-    run = Attention.apply if needs_grad(q, k, v, sinks, *call.captures) else _run
-    return _whole(run(q, k, v, sinks, call, want_max, *call.captures))
+    captures = call.captures[: captured_by_score(call.program)]  # those of the mask get no gradient
+    run = Attention.apply if needs_grad(q, k, v, sinks, *captures) else _run
+    return _whole(run(q, k, v, sinks, call, want_max, *captures))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
@@ -180,7 +182,7 @@ def _backward(
 ) -> list[Tensor]:
     *arguments, needed = packed
     call = unpack(q, k, *arguments)
-    return run_backward(grad_out, grad_lse, q, k, v, out, lse, sinks, call, needed[: len(call.captures)])
+    return run_backward(grad_out, grad_lse, q, k, v, out, lse, sinks, call, needed)
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:

@@ -69,6 +69,24 @@ def t5_bias(table: Tensor, *, bidirectional: bool = True, max_distance: int = 12
     """
     check_float_table("table", table, "[buckets, H]", [2])
     bucket = t5_buckets(table.shape[0], bidirectional=bidirectional, max_distance=max_distance).to(table.device)
+    return in_buckets(table, bucket, bidirectional=bidirectional)
+
+
+def in_buckets(table: Tensor, bucket: Tensor, *, bidirectional: bool) -> ScoreMod:
+    """:func:`t5_bias` with the bucket of every distance, as :func:`t5_buckets` gives them.
+
+    Args:
+        table: ``[buckets, H]``.
+        bucket: int32 ``[max_distance + 1]``.
+        bidirectional: as of :func:`t5_bias`.
+
+    Example:
+        >>> import torch
+        >>> mod = in_buckets(torch.ones(4, 1), torch.tensor([0, 1]), bidirectional=True)
+        >>> zero = torch.tensor(0)
+        >>> mod(torch.tensor(2.0), zero, zero, zero, zero)
+        tensor(3.)
+    """
     last, ahead = bucket.shape[0] - 1, table.shape[0] // 2
     if not bidirectional:
         return score_mod(
