@@ -90,6 +90,14 @@ def _attention() -> list[BadInputCase]:
         case(ValueError, "k_descale", "(3,)", **eight, k_descale=torch.ones(3)),
         case(ValueError, "v_descale", "torch.float32", v_descale=torch.ones(2)),
         case(NotImplementedError, "gradient", "torch.float8_e4m3fn", **eight | {"query": q.clone().requires_grad_()}),
+        case(TypeError, "deterministic", "'yes'", deterministic="yes"),
+        case(ValueError, "deterministic=True", "seed=None", deterministic=True, dropout_p=0.5),
+        case(ValueError, "deterministic=True", "'reference'", deterministic=True, backend="reference"),
+        case(TypeError, "batch_invariant", "got 2", batch_invariant=2),
+        case(ValueError, "batch_invariant=True", "dropout_p=0.5", batch_invariant=True, dropout_p=0.5),
+        case(ValueError, "deterministic=True", "'hopper'", deterministic=True, backend="hopper"),
+        case(ValueError, "autotune", "'db'", batch_invariant=True, kernel_options={"autotune": "db"}),
+        case(ValueError, "batch_invariant=True", "'reference'", batch_invariant=True, backend="reference"),
         case(ValueError, "backend", "'fast'", backend="fast"),
         case(ValueError, "return_aux", "return_lse", return_lse=True, return_aux=tfa.AuxRequest(lse=True)),
         case(IndexError, "score_mod", "kv=6", score_mod=beyond),
@@ -131,6 +139,7 @@ def _packed() -> list[BadInputCase]:
         case(ValueError, "max_seqlen_q", "got 3", max_seqlen_q=3),
         case(TypeError, "max_seqlen_k", "'long'", max_seqlen_k="long"),
         case(ValueError, "cu_seqlens_k", "got 2 and 1", cu_seqlens_k=torch.tensor([0, 9])),
+        case(TypeError, "batch_invariant", "None", batch_invariant=None),
     ]
 
 

@@ -39,6 +39,7 @@ class Sample:
     blocks: bool = True  # the blocks of the mask are handed over; else the op finds them
     differentiable: bool = False
     descales: bool = False
+    modes: bool = False  # deterministic and batch-invariant
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Query, key, value and sinks."""
@@ -63,6 +64,8 @@ class Sample:
             kv_lens=None if self.kv_lens is None else torch.tensor(self.kv_lens),
             want_max=self.want_max,
             descales=torch.rand(2, *self.q[:2]) + 0.5 if self.descales else None,
+            deterministic=self.modes,
+            batch_invariant=self.modes,
         )
 
     def _blocks(self, mod: mods.MaskMod, offset: int | Tensor) -> BlockMask:
@@ -109,6 +112,7 @@ def _samples() -> list[Sample]:
         Sample("mask without blocks", (1, 2, 31, 2), grouped, packed, bias, q_offset=2, blocks=False),
         Sample("bias table", grouped, grouped, packed, bias),
         Sample("first query sees nothing", grouped, grouped, strictly_before, want_max=True),
+        Sample("modes", (2, 1, 3, 2), (2, 1, 19, 2), packed, q_offset=(4, 15), kv_lens=(5, 12), modes=True),
         Sample("offset, lengths", (2, 1, 3, 2), (2, 1, 19, 2), masks.causal, q_offset=(4, 15), kv_lens=(5, 12)),
         Sample("keys shared by the batch", (3, 1, 3, 2), (1, 1, 19, 2), masks.causal, q_offset=16),
         Sample("no queries", (1, 2, 0, 3), (1, 2, 7, 3), masks.causal, differentiable=True),
@@ -118,6 +122,7 @@ def _samples() -> list[Sample]:
         Sample("packed documents", grouped, grouped, packed, dtype=torch.bfloat16),
         Sample("causal", grouped, grouped, masks.causal, dtype=torch.float16),
         Sample("packed documents", grouped, grouped, packed, dtype=FP8),
+        Sample("modes", (2, 4, 5, 8), (2, 2, 7, 8), masks.causal, dtype=FP8, descales=True, modes=True),
         Sample("factors of heads", (2, 4, 5, 8), (2, 2, 7, 8), masks.causal, want_max=True, dtype=FP8, descales=True),
     ]
 

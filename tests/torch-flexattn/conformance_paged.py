@@ -34,6 +34,7 @@ class Sample:
     dtype: torch.dtype = torch.float32
     strided: bool = False
     eight_bits: bool = False
+    batch_invariant: bool = False
 
     def case(self, tolerance: float) -> OpCase:
         """Packed arguments, and what they mean."""
@@ -71,6 +72,7 @@ class Sample:
             check=True,
             want_max=self.want_max,
             descales=torch.rand(2, batch, self.heads) + 0.5 if self.eight_bits else None,
+            batch_invariant=self.batch_invariant,
         )
         slots = None if self.slots is None else torch.tensor(self.slots, dtype=torch.int32)
         sinks = draw(self.heads) if self.sinks else None
@@ -102,12 +104,14 @@ def paged_forward(tolerances: dict[torch.dtype, float]) -> list[OpCase]:
         Sample("strided", queries=3, mask=window, strided=True),
         Sample("a prompt", queries=17, lens=(17,), mask=masks.causal),
         Sample("an empty sequence", lens=(19, 0)),
+        Sample("batch-invariant", queries=3, lens=(19, 5, 33), slots=(2, 0), mask=window, batch_invariant=True),
         Sample("no queries", queries=0),
         Sample("no sequences", lens=()),
         Sample("window", mask=window, dtype=torch.float64),
         Sample("window", mask=window, dtype=torch.bfloat16),
         Sample("8 bits", mask=window, eight_bits=True),
         Sample("a prompt in 8 bits", queries=17, lens=(17,), mask=masks.causal, eight_bits=True),
+        Sample("8 bits, batch-invariant", queries=3, mask=window, eight_bits=True, batch_invariant=True),
     ]
     return [sample.case(tolerances[sample.dtype]) for sample in samples]
 

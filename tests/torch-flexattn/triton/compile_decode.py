@@ -112,6 +112,7 @@ if __name__ == "__main__":
         decode_kernels(arch, Decode(128, 128, softcap.program, shared=True, lens=True, sinks=True, maxima=True), 1)
         paged = Decode(128, 128, alibi.program, window.program, True, "whole", True, True, "last", shared=True)
         decode_kernels(arch, paged, 64)
+        decode_kernels(arch, replace(paged, paged="", slots=False, offset="each", fixed=2048), 1)
         decode_kernels(arch, Decode(192, 128, None, window.program, True, "keys", False, True, "last"), 16)
         decode_kernels(arch, replace(paged, score=None, eight="keys", descales=True), 64)
         forward_of_8_bits(arch, softcap.program, window.program)

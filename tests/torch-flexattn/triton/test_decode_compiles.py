@@ -23,8 +23,8 @@ def test_decode_kernels_fit_and_fetch_ahead(tmp_path: Path) -> None:
         assert int(spilled) == 0, name
         assert int(shared) <= MOST_BYTES, name
     ahead = [int(shared) for name, _, shared, *_ in found if name == "decode"]
-    assert len(ahead) == 10
+    assert len(ahead) == 12
     two_tiles = 2 * 2 * 64 * 128  # of keys and of values, 64 by 128 features
-    assert all(shared >= two_tiles * 2 for shared in ahead[:3] + ahead[5:8])  # of 2 bytes
-    assert all(shared >= two_tiles for shared in ahead[4::5])  # of 8 bits
+    assert all(shared >= two_tiles * 2 for shared in ahead[:4] + ahead[6:10])  # of 2 bytes
+    assert all(shared >= two_tiles for shared in ahead[5::6])  # of 8 bits
     assert sum(name == "forward" for name, *_ in found) == 2

@@ -46,6 +46,8 @@ class Call:
         backend: which kernels (see ``kernels.choose``).
         kernel_options: of those kernels; ``None``: none.
         descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of the products and of the values.
+        deterministic: whether two runs must give equal gradients, bit for bit.
+        batch_invariant: whether outputs of a batch entry may not depend on the others, bit for bit.
         again: of a call that is going to be made again, what kernels know of that.
     """
 
@@ -61,6 +63,8 @@ class Call:
     backend: Backend = "auto"
     kernel_options: KernelOptions | None = None
     descales: Tensor | None = None
+    deterministic: bool = False
+    batch_invariant: bool = False
     again: Again | None = None
 
     @property
@@ -100,6 +104,8 @@ class Packed(NamedTuple):
         dropout_p: as of the call.
         check: as of the call.
         backend: as of the call.
+        deterministic: as of the call.
+        batch_invariant: as of the call.
     """
 
     runs: list[Tensor]
@@ -115,6 +121,8 @@ class Packed(NamedTuple):
     dropout_p: float
     check: bool
     backend: str
+    deterministic: bool
+    batch_invariant: bool
 
 
 def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
@@ -149,6 +157,8 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         dropout_p=call.dropout_p,
         check=call.check,
         backend=call.backend,
+        deterministic=call.deterministic,
+        batch_invariant=call.batch_invariant,
     )
 
 
@@ -168,6 +178,8 @@ def unpack(
     dropout_p: float,
     check: bool,
     backend: Backend,
+    deterministic: bool,
+    batch_invariant: bool,
     want_max: bool = False,
 ) -> Call:
     """The call that :func:`pack` packed.
@@ -207,6 +219,8 @@ def unpack(
         backend=backend,
         kernel_options=kernel_options,
         descales=descales,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )
 
 

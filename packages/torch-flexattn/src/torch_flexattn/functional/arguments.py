@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ..block_mask import BlockMask
 from ..errors import DtypeError, InputError, KindError
 from ..fp8 import FP8
 from ..ops.plain import is_autocast_on
+from ..options import KernelOptions
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -82,6 +83,68 @@ def check_scale(scale: float | None, width: int) -> float:
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise KindError(f"scale must be a number, got {scale!r}")
     return float(scale)
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """An option that is on or off.
+
+    Raises:
+        KindError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise KindError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def asked_modes(deterministic: bool | None, batch_invariant: bool) -> tuple[Hashable, ...]:
+    """What tells calls of other modes apart, before :func:`check_modes` has looked at them."""
+    switch = deterministic is None and torch.are_deterministic_algorithms_enabled()
+    return switch, deterministic, type(deterministic), batch_invariant, type(batch_invariant)
+
+
+def check_modes(
+    deterministic: bool | None,
+    batch_invariant: bool,
+    backend: str,
+    options: KernelOptions | None,
+    dropout_p: float,
+    seed: int | Tensor | None,
+) -> bool:
+    """Whether gradients must be equal in every run: as asked for, or as PyTorch's switch says.
+
+    Raises:
+        KindError: an option that is neither on nor off.
+        InputError: what cannot be kept: without a seed, or with a place in the batch that decides what is dropped, or
+            in PyTorch's own operations, which ``backend="reference"`` consists of, by Hopper's backward kernels, or
+            by tiles that were found by timing another batch.
+    """
+    check_flag("batch_invariant", batch_invariant)
+    switch = torch.are_deterministic_algorithms_enabled()
+    if deterministic is not None and check_flag("deterministic", deterministic):
+        if dropout_p and seed is None:
+            raise InputError(f"deterministic=True with dropout_p={dropout_p} needs a seed, got seed=None")
+        if backend == "reference" and not switch:
+            raise InputError(
+                "deterministic=True with backend='reference', whose gradients are PyTorch's: call "
+                "torch.use_deterministic_algorithms(True), too"
+            )
+        if backend == "hopper":
+            raise InputError(
+                "deterministic=True with backend='hopper', whose backward kernels add in an order that varies: "
+                "leave backend='auto'"
+            )
+    if batch_invariant and dropout_p:
+        raise InputError(
+            f"batch_invariant=True with dropout_p={dropout_p}: the place in the batch decides what is dropped"
+        )
+    if batch_invariant and backend == "reference":
+        raise InputError("batch_invariant=True with backend='reference', whose products are those of a whole batch")
+    if batch_invariant and options is not None and options.autotune:
+        raise InputError(
+            f"batch_invariant=True with kernel option autotune={options.autotune!r}, which finds tiles by timing a "
+            "batch: give sizes, or neither"
+        )
+    return switch if deterministic is None else deterministic
 
 
 def check_block_mask(mask: BlockMask, q: Tensor, k: Tensor) -> None:

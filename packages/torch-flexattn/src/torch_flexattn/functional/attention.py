@@ -26,10 +26,12 @@ from ..ops import attention as ops
 from ..ops.plain import needs_grad, outside_autocast
 from ..options import KernelOptions
 from .arguments import (
+    asked_modes,
     check_block_mask,
     check_captures,
     check_dropout,
     check_features,
+    check_modes,
     check_offset,
     check_per_batch,
     check_scale,
@@ -70,6 +72,8 @@ def flex_attention(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool = False,
     backend: Backend = "auto",
     check: bool | None = None,
 ) -> Any:
@@ -105,6 +109,12 @@ def flex_attention(
             stored number is multiplied by, which :func:`quantize_fp8` gives. Default: 1.
         k_descale: of 8-bit keys: float32 ``[B, Hkv]``, ``[Hkv]`` or ``[]``. ``score_mod`` sees scores of the true size.
         v_descale: of 8-bit values, likewise.
+        deterministic: equal arguments give equal gradients, bit for bit, in every run: those of query, key, value,
+            sinks and captured tensors (outputs do so anyway). Slower on a GPU. Default: as
+            ``torch.use_deterministic_algorithms`` says.
+        batch_invariant: bits of a batch entry's output do not depend on the other entries, on their number, or on
+            padding behind ``kv_lens``: on a GPU by one kernel for all sizes and shares of 2,048 keys in decoding, on a
+            CPU by computing each entry by itself. Entries are compared in calls of equally many queries.
         backend: ``"auto"`` takes the best kernels that can serve; ``"triton"`` the portable ones of GPUs, ``"hopper"``
             those of compute capability 9.0, ``"decode"`` those of few queries (forward alone), each or fails; ``"cpu"``
             computes block by block in PyTorch operations, anywhere; ``"reference"`` is dense, in float64, for any
@@ -143,7 +153,7 @@ def flex_attention(
     if q_descale is None and k_descale is None and v_descale is None:
         known = key_of(
             query, key, value, sinks, mods, q_offset, kv_lens, dropout_p, scale, enable_gqa, return_lse, return_aux,
-            backend, check, options,
+            backend, check, options, *asked_modes(deterministic, batch_invariant),
         )  # fmt: skip
     if known is not None:
         call = recall(known)
@@ -154,7 +164,8 @@ def flex_attention(
         return of_parts(
             flex_attention, query, key, value, score_mod, (block_mask, mask_mod), others, q_offset=q_offset,
             kv_lens=kv_lens, sinks=sinks, dropout_p=dropout_p, return_lse=return_lse, return_aux=return_aux,
-            scale=scale, enable_gqa=enable_gqa, seed=seed, kernel_options=options, backend=backend, check=check,
+            scale=scale, enable_gqa=enable_gqa, seed=seed, kernel_options=options, deterministic=deterministic,
+            batch_invariant=batch_invariant, backend=backend, check=check,
         )  # fmt: skip
     query, key, value = in_autocast_type(query, key, value)
     check_features(query, key, value, grouped=enable_gqa, eight_bits=True)
@@ -178,6 +189,7 @@ def flex_attention(
         check_captures("score_mod", score.captures, query, score_mod)
     captures = () if score is None else score.captures
     check_forward_only(key, query, key, value, sinks, q_descale, k_descale, v_descale, *captures)
+    deterministic = check_modes(deterministic, batch_invariant, backend, options, dropout_p, seed)
     q_offset = 0 if q_offset is None else q_offset
     drawn = _seed(seed) if dropout_p else 0
     wants = AuxRequest(lse=return_lse) if return_aux is None else return_aux
@@ -204,7 +216,7 @@ def flex_attention(
         again = None if known is None else Again()
         call = Call(
             mask, score, scale, q_offset, kv_lens, dropout_p, drawn, check, wants.max_scores, backend, options,
-            descales, again,
+            descales, deterministic, batch_invariant, again,
         )  # fmt: skip
         results = (functions or ops).attention(query, key, value, sinks, call)
         if known is not None:

@@ -14,10 +14,12 @@ from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..options import KernelOptions
+from .arguments import check_flag
 from .attention import Backend, flex_attention
 from .auxiliary import AuxOutput, AuxRequest
 from .jagged import attend as of_sequences
 from .jagged import is_nested
+from .sequences import Sequences, sequences
 
 
 def flex_attention_varlen(
@@ -42,6 +44,8 @@ def flex_attention_varlen(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
+    deterministic: bool | None = None,
+    batch_invariant: bool = False,
     backend: Backend = "auto",
     check: bool | None = None,
 ) -> Any:
@@ -73,6 +77,10 @@ def flex_attention_varlen(
         q_descale: of 8-bit queries: float32 ``[Hq]``, ``[Hkv]`` or ``[]``, the same for all sequences.
         k_descale: of 8-bit keys: float32 ``[Hkv]`` or ``[]``.
         v_descale: of 8-bit values, likewise.
+        deterministic: as of :func:`flex_attention`.
+        batch_invariant: bits of a sequence's output do not depend on the others, on their number, or on its place:
+            sequences are copied apart first, each to the beginning of a block. On a CPU, NaN or an infinity of one
+            sequence may still change bits of others.
         backend: of :func:`flex_attention`.
         check: of :func:`flex_attention`.
 
@@ -102,20 +110,22 @@ def flex_attention_varlen(
         return of_sequences(
             flex_attention_varlen, query, key, value, return_lse=return_lse, return_aux=return_aux, score_mod=score_mod,
             mask_mod=mask_mod, scale=scale, enable_gqa=enable_gqa, sinks=sinks, dropout_p=dropout_p, seed=seed,
-            kernel_options=kernel_options, backend=backend, check=check,
+            kernel_options=kernel_options, deterministic=deterministic, batch_invariant=batch_invariant,
+            backend=backend, check=check,
         )  # fmt: skip
     for name, t in (("query", query), ("key", key), ("value", value)):
         if not isinstance(t, Tensor) or t.dim() != 3:
             shape = tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__
             raise InputError(f"{name} must have shape [tokens, heads, features], got {shape}")
-    of_q = _sequences("cu_seqlens_q", cu_seqlens_q, query)
-    of_k = _sequences("cu_seqlens_k", cu_seqlens_k, key)
-    _check_longest("max_seqlen_q", max_seqlen_q, of_q.starts)
-    _check_longest("max_seqlen_k", max_seqlen_k, of_k.starts)
-    if of_q.starts.shape != of_k.starts.shape:
+    apart = check_flag("batch_invariant", batch_invariant)
+    of_q = sequences("cu_seqlens_q", cu_seqlens_q, query, apart=apart)
+    of_k = sequences("cu_seqlens_k", cu_seqlens_k, key, apart=apart)
+    _check_longest("max_seqlen_q", max_seqlen_q, of_q)
+    _check_longest("max_seqlen_k", max_seqlen_k, of_k)
+    if of_q.begins.shape != of_k.begins.shape:
         raise InputError(
-            f"cu_seqlens_q and cu_seqlens_k must have as many sequences, got {of_q.starts.shape[0] - 1} and "
-            f"{of_k.starts.shape[0] - 1}"
+            f"cu_seqlens_q and cu_seqlens_k must have as many sequences, got {of_q.begins.shape[0]} and "
+            f"{of_k.begins.shape[0]}"
         )
     mask = _inside(of_q, of_k)
     score: Any = None
@@ -125,69 +135,36 @@ def flex_attention_varlen(
     else:
         mask = mask if mask_mod is None else mask & MaskMod(*_by_sequence(as_mask(mask_mod), of_q, of_k))
         score = None if score_mod is None else ScoreMod(*_by_sequence(as_score(score_mod), of_q, of_k))
-    q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in (query, key, value))
+    q, k, v = of_q.laid_out(query), of_k.laid_out(key), of_k.laid_out(value)
     found = flex_attention(
         q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
         seed=seed, kernel_options=kernel_options, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-        backend=backend, check=check,
+        deterministic=deterministic, batch_invariant=batch_invariant, backend=backend, check=check,
     )  # fmt: skip
     if return_aux is not None:
         out, aux = found
-        return _packed(out), AuxOutput(*(None if t is None else _packed(t) for t in aux))
-    return tuple(_packed(t) for t in found) if return_lse else _packed(found)
+        return of_q.packed(out), AuxOutput(*(None if t is None else of_q.packed(t) for t in aux))
+    return tuple(of_q.packed(t) for t in found) if return_lse else of_q.packed(found)
 
 
-class _Sequences:
-    """Tables of packed sequences.
-
-    Attributes:
-        starts: int32 ``[N + 1]``.
-        number: int32 ``[T]``: which sequence a token belongs to.
-        first: int32 ``[T]``: the first token of its sequence.
-    """
-
-    def __init__(self, starts: Tensor, tokens: int) -> None:
-        self.starts = starts.to(torch.int32)
-        places = torch.arange(tokens, dtype=torch.int32, device=starts.device)
-        self.number = (torch.searchsorted(self.starts, places, right=True, out_int32=True) - 1).clamp_(min=0)
-        self.first = self.starts.index_select(0, self.number)
-
-
-def _check_longest(name: str, longest: int | None, starts: Tensor) -> None:
+def _check_longest(name: str, longest: int | None, of: Sequences) -> None:
     if longest is None:
         return
     if isinstance(longest, bool) or not isinstance(longest, int):
         raise KindError(f"{name} must be an integer, got {longest!r}")
-    found = int(starts.diff().max()) if starts.device.type == "cpu" and starts.shape[0] > 1 else 0
+    lengths = of.lengths
+    found = int(lengths.max()) if lengths.device.type == "cpu" and lengths.numel() else 0
     if longest < found:
         raise InputError(f"{name} must be at least {found}, the longest sequence, got {longest}")
 
 
-def _sequences(name: str, starts: Tensor | None, tokens: Tensor) -> _Sequences:
-    if not isinstance(starts, Tensor) or starts.dtype not in (torch.int32, torch.int64):
-        got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
-        raise KindError(f"{name} must be an int32 or int64 tensor, got {got}")
-    if starts.dim() != 1 or starts.shape[0] == 0:
-        raise InputError(f"{name} must have shape [sequences + 1], got {tuple(starts.shape)}")
-    if starts.device != tokens.device:
-        raise InputError(f"{name} is on {starts.device}, but the tokens are on {tokens.device}")
-    if starts.device.type == "cpu" and not torch.compiler.is_compiling():
-        wrong = int(starts[0]) != 0 or int(starts[-1]) != tokens.shape[0] or bool((starts.diff() < 0).any())
-        if wrong:
-            raise InputError(f"{name} must go from 0 up to the {tokens.shape[0]} tokens, got {starts.tolist()}")
-    return _Sequences(starts, tokens.shape[0])
-
-
-def _inside(of_q: _Sequences, of_k: _Sequences) -> MaskMod:
+def _inside(of_q: Sequences, of_k: Sequences) -> MaskMod:
     """Keys of the query's own sequence: from its first to before the next one's."""
-    begin = of_k.starts.index_select(0, of_q.number)
-    end = of_k.starts.index_select(0, of_q.number + 1) if of_q.number.numel() else begin
+    begin, end = of_k.keys_of(of_q)
     return as_mask(lambda b, h, q_idx, kv_idx: (kv_idx >= begin[q_idx]) & (kv_idx < end[q_idx]))
 
 
-def _by_sequence(
-    mod: Mod, of_q: _Sequences, of_k: _Sequences
-) -> tuple[Any, tuple[Tensor, ...], tuple[int | float, ...]]:
+def _by_sequence(mod: Mod, of_q: Sequences, of_k: Sequences) -> tuple[Any, tuple[Tensor, ...], tuple[int | float, ...]]:
     """The mod with sequences as its batch and positions inside them."""
     parts = Assembly()
 
@@ -202,13 +179,13 @@ def _by_sequence(
     waiting = [n for n, s in enumerate(mod.scalars) if isinstance(s, LengthGap)]
     filled = {}
     if waiting:  # for keys minus queries, which each sequence has its own of
-        gap = parts.gather(of_k.starts.diff() - of_q.starts.diff(), parts.gather(of_q.number, query))
+        gap = parts.gather(of_k.lengths - of_q.lengths, parts.gather(of_q.number, query))
         filled = dict.fromkeys(waiting, gap)
     outputs = parts.append(mod, filled, **replaced)
     return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)
 
 
-def _inlined(mod: Callable[..., Any], of_q: _Sequences, of_k: _Sequences) -> Callable[..., Any]:
+def _inlined(mod: Callable[..., Any], of_q: Sequences, of_k: Sequences) -> Callable[..., Any]:
     """The same as a function; of a score modification the score comes first."""
 
     def inside(*arguments: Tensor) -> Any:
@@ -216,8 +193,3 @@ def _inlined(mod: Callable[..., Any], of_q: _Sequences, of_k: _Sequences) -> Cal
         return mod(*score, of_q.number[query], h, query - of_q.first[query], key - of_k.first[key])
 
     return inside
-
-
-def _packed(t: Tensor) -> Tensor:
-    """``[1, H, T, …]`` as ``[T, H, …]``."""
-    return t.squeeze(0).transpose(0, 1)

@@ -10,7 +10,7 @@ from ..options import Tile
 from .passes import Name, Pass
 from .triton.chunks import next_power_of_2
 from .triton.decode import LEAST_ROWS, decode_tiles
-from .triton.tiles import Tiles, backward_tiles, forward_tiles, shared_bytes
+from .triton.tiles import Tiles, backward_tiles, deterministic_tiles, forward_tiles, shared_bytes
 
 HALF = 64
 """Features up to which Hopper's backward kernel has room for tiles of 128 queries."""
@@ -35,6 +35,8 @@ def asked_tiles(call: Pass, name: Name, tile: Tile) -> Any:
 def own_tiles(call: Pass, name: Name) -> Tiles:
     """What the portable kernels, or those of decoding, take by themselves."""
     q, k, _ = call.features
+    if name == "triton" and call.deterministic:
+        return deterministic_tiles(call.width, q.element_size(), call.block, exact=False)[0]
     if name == "triton":
         return (backward_tiles if call.backward else forward_tiles)(call.width, q.element_size(), call.block)
     rows = max(LEAST_ROWS, next_power_of_2(q.shape[1] // k.shape[1] * q.shape[2]))

@@ -68,16 +68,23 @@ class Configured:
         dropout_p: float,
         seed: int | Tensor,
         check: bool,
+        deterministic: bool,
         **options: Any,
     ) -> Any:
-        """See ``kernels.cpu.backward``."""
+        """See ``kernels.gpu.backward``."""
         grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
         inputs = (grad_out, grad_lse, q, k, v, out, lse)
         kv_lens = without_gaps(kv_lens, options)
-        return self._run(Pass(inputs, options, kv_lens, dropout_p, seed, check, self.options.precision, backward=True))
+        call = Pass(
+            inputs, options, kv_lens, dropout_p, seed, check, self.options.precision, backward=True,
+            deterministic=deterministic,
+        )  # fmt: skip
+        return self._run(call)
 
     def _run(self, call: Pass) -> Any:
         names, tile = self._able(call), self.options.tile(backward=call.backward)
+        if call.deterministic:
+            return _run_own(call, names)  # whose bits no size and no timing changes
         if any(size is not None for size in tile):
             return _run_asked(call, names, tile)
         if not self.options.autotune:

@@ -70,12 +70,16 @@ def backward(
     dropout_p: float,
     seed: int | Tensor,
     check: bool,
+    deterministic: bool,
     **options: Any,
 ) -> Any:
-    """See ``kernels.cpu.backward``."""
+    """See ``kernels.cpu.backward``; ``deterministic``: by the kernels that give equal bits in every run."""
     grad_out, q, k, v = (last_together(t) for t in (grad_out, q, k, v))
     inputs = (grad_out, grad_lse, q, k, v, out, lse)
     kv_lens = without_gaps(kv_lens, options)
+    if deterministic:
+        call = Pass(inputs, options, kv_lens, dropout_p, seed, check, backward=True, deterministic=True)
+        return run_own("triton", call)
     hopper = hopper_kernels(q.device)
     if hopper is not None and hopper.serves_backward(grad_out, q, k, v, options["mask"], kv_lens, dropout_p):
         try:

@@ -14,6 +14,7 @@ from ..mods import MaskMod
 from .launch.again import Again
 from .triton import attention as portable
 from .triton import decode
+from .triton import deterministic as ordered
 from .triton.block_runs import BLOCK
 from .triton.layout import last_together, without_gaps
 
@@ -35,6 +36,7 @@ class Pass:
         check: as of the call.
         products: how float32 is multiplied; ``None``: as PyTorch's switch says.
         backward: which pass.
+        deterministic: of a backward pass: whether two runs must give equal bits.
         again: of a forward pass that is going to be made again: learns how.
     """
 
@@ -46,6 +48,7 @@ class Pass:
     check: bool
     products: str | None = None
     backward: bool = False
+    deterministic: bool = False
     again: Again | None = None
 
     @property
@@ -72,7 +75,14 @@ class Pass:
         mod = mask if mask is None or isinstance(mask, MaskMod) else mask.mod
         programs = (None if mod is None else mod.program for mod in (score, mod))
         block = None if isinstance(mask, MaskMod) else self.block
-        return name, self.backward, q.shape[3], v.shape[3], q.dtype, q.device, block, *programs
+        modes = self.deterministic, self._seen_alone() if self.options.get("batch_invariant") else None
+        return name, self.backward, q.shape[3], v.shape[3], q.dtype, q.device, block, *modes, *programs
+
+    def _seen_alone(self) -> Any:
+        """What else may decide whether tiles fit: calls that differ in it must not change one another's tiles."""
+        (q, k, _), options = self.features, self.options
+        of_offset, absent = type(options["q_offset"]), [options[name] is None for name in ("sinks", "descales")]
+        return q.shape[1:3], k.shape[1], k.dtype, self.kv_lens is None, of_offset, options["want_max"], *absent
 
     def why_not(self, name: Name) -> str | None:
         """Why kernels cannot serve, or ``None``."""
@@ -90,7 +100,9 @@ class Pass:
         from .hopper import requirements
 
         if self.backward:
-            return requirements.why_not_backward(self.inputs[0], q, k, v, mask, self.kv_lens, self.dropout_p)
+            return requirements.why_not_backward(
+                self.inputs[0], q, k, v, mask, self.kv_lens, self.dropout_p, self.deterministic
+            )
         return requirements.why_not_forward(q, k, v, mask, self.kv_lens, self.dropout_p)
 
     def run(self, name: Name, tiles: Any = None) -> Any:
@@ -103,6 +115,11 @@ class Pass:
             return launch(*self.inputs, tiles=tiles, **options)
         if name == "decode":
             return decode.decode(*self.inputs, kv_lens=self.kv_lens, tiles=tiles, products=self.products, **options)
+        if self.deterministic:
+            return ordered.backward(
+                *self.inputs, kv_lens=self.kv_lens, dropout_p=self.dropout_p, seed=self.seed, tiles=tiles,
+                products=self.products, **options,
+            )  # fmt: skip
         launch = portable.backward if self.backward else portable.forward
         return launch(
             *self.inputs, kv_lens=self.kv_lens, dropout_p=self.dropout_p, seed=self.seed, check=self.check,

@@ -23,8 +23,8 @@ from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
 _PACKED = (
     "Tensor[] runs, Tensor[] captures, Tensor numbers, Tensor? q_offset, Tensor? kv_lens, Tensor? seed, "
-    "Tensor? descales, SymInt[] layout, "
-    "str program, float scale, float dropout_p, bool check, str backend"
+    "Tensor? descales, SymInt[] layout, str program, float scale, float dropout_p, bool check, str backend, "
+    "bool deterministic, bool batch_invariant"
 )
 LIBRARY.define(
     f"forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, {_PACKED}, bool want_max) -> (Tensor, Tensor, Tensor)"
@@ -129,7 +129,10 @@ def _run(
     if kernels.repeats:
         options["again"] = again
     with outside_autocast(q), on_device(q):
-        out, lse, largest = kernels.forward(q, k, v, sinks=sinks, want_max=want_max, descales=call.descales, **options)
+        out, lse, largest = kernels.forward(
+            q, k, v, sinks=sinks, want_max=want_max, descales=call.descales, batch_invariant=call.batch_invariant,
+            **options,
+        )  # fmt: skip
     note_call(q, k, v, call.mask, backward=False)
     return out, lse, largest
 
@@ -150,8 +153,9 @@ def run_backward(
     kernels = kernels_for(call.backend, q.device, q.dtype, call.check, call.kernel_options)
     with outside_autocast(q), on_device(q):
         of_q, of_k, of_v, of_captures, of_sinks = kernels.backward(
-            grad_out, grad_lse, q, k, v, out, lse, sinks=sinks, needed=needed, **call.options()
-        )
+            grad_out, grad_lse, q, k, v, out, lse, sinks=sinks, needed=needed, deterministic=call.deterministic,
+            **call.options(),
+        )  # fmt: skip
     note_call(q, k, v, call.mask, backward=True)
     return [t for t in (of_q, of_k, of_v, of_sinks, *of_captures) if t is not None]
 

@@ -27,7 +27,7 @@ from .plain import needs_grad, on_device, outside_autocast, plain_eager
 LIBRARY.define(
     "paged_forward(Tensor q, Tensor k_pages, Tensor v_pages, Tensor table, Tensor kv_lens, Tensor? slots, "
     "Tensor? sinks, Tensor? descales, Tensor[] captures, Tensor numbers, str program, float scale, SymInt most_keys, "
-    "bool check, str backend, bool want_max) -> (Tensor, Tensor, Tensor)"
+    "bool check, str backend, bool batch_invariant, bool want_max) -> (Tensor, Tensor, Tensor)"
 )
 
 Results = tuple[Tensor, Tensor, Tensor]
@@ -46,6 +46,7 @@ class PagedCall:
         backend: which kernels (see ``kernels.choose``).
         want_max: whether the largest score of each row is asked for.
         descales: of 8-bit pages: float32 ``[2, B, Hq]``, factors of the products and of the values.
+        batch_invariant: whether outputs of a sequence may not depend on the others, bit for bit.
     """
 
     mask: MaskMod | None
@@ -56,6 +57,7 @@ class PagedCall:
     backend: Backend = "auto"
     want_max: bool = False
     descales: Tensor | None = None
+    batch_invariant: bool = False
 
     @property
     def captures(self) -> tuple[Tensor, ...]:
@@ -69,7 +71,7 @@ class PagedCall:
         program = BETWEEN.join("" if mod is None else mod.program.text for mod in (self.score, self.mask))
         return (
             self.descales, list(self.captures), numbers, program, self.scale, self.most_keys, self.check, self.backend,
-            self.want_max,
+            self.batch_invariant, self.want_max,
         )  # fmt: skip
 
 
@@ -128,6 +130,7 @@ def _run(
                 out, lse, largest = decode.paged(
                     q, k_pages, v_pages, table, kv_lens, mask=call.mask, score=call.score, scale=call.scale,
                     slots=slots, sinks=sinks, want_max=call.want_max, descales=call.descales, most_keys=call.most_keys,
+                    batch_invariant=call.batch_invariant,
                 )  # fmt: skip
                 return out, lse, lse.new_empty(0) if largest is None else largest
         if slots is not None:
@@ -143,6 +146,7 @@ def _run(
         out, lse, largest = kernels.forward(
             q, k, v, mask=mask, score=call.score, scale=call.scale, q_offset=first, kv_lens=kv_lens, sinks=sinks,
             dropout_p=0.0, seed=0, check=call.check, want_max=call.want_max, descales=call.descales,
+            batch_invariant=call.batch_invariant,
         )  # fmt: skip
     return out, lse, lse.new_empty(0) if largest is None else largest
 
@@ -163,6 +167,7 @@ def _forward(
     most_keys: int,
     check: bool,
     backend: Backend,
+    batch_invariant: bool,
     want_max: bool,
 ) -> Results:
     score, mask = _programs(program)
@@ -171,7 +176,7 @@ def _forward(
     call = PagedCall(
         None if mask is None else MaskMod(mask, tuple(captures[split:]), _typed(mask, values[first:])),
         None if score is None else ScoreMod(score, tuple(captures[:split]), _typed(score, values[:first])),
-        scale, most_keys, check, backend, want_max, descales,
+        scale, most_keys, check, backend, want_max, descales, batch_invariant,
     )  # fmt: skip
     return _run(q, k_pages, v_pages, table, kv_lens, slots, sinks, call)
 

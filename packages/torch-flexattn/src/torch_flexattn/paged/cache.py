@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError, KindError
 from ..fp8 import FP8
-from ..functional.arguments import FLOATING, check_captures, check_scale, check_sinks, named_types
+from ..functional.arguments import FLOATING, check_captures, check_flag, check_scale, check_sinks, named_types
 from ..kernels.choose import Backend
 from ..masks import with_lengths
 from ..mods import MaskLike, ScoreLike
@@ -283,6 +283,7 @@ class PagedKVCache:
         sinks: Tensor | None = None,
         return_lse: bool = False,
         *,
+        batch_invariant: bool = False,
         backend: Backend = "auto",
         check: bool | None = None,
     ) -> Any:
@@ -305,6 +306,7 @@ class PagedKVCache:
             scale: of the products; default ``1/√head_dim``.
             sinks: ``[Hq]``: a further score in each softmax, of a key whose value is 0.
             return_lse: return ``(out, lse)``, ``lse`` float32 (float64 for float64) ``[n, Hq, L]``.
+            batch_invariant: as of ``flex_attention``: bits of a sequence do not depend on the others.
             backend: as of ``flex_attention``; there is no reference.
             check: as of ``flex_attention``.
 
@@ -338,6 +340,7 @@ class PagedKVCache:
             check=self.device.type == "cpu" and backend != "triton" if check is None else check,
             backend=backend,
             descales=self._pool.descales_of(*q.shape[:2]),
+            batch_invariant=check_flag("batch_invariant", batch_invariant),
         )
         slots = self._slots(seqs)
         out, lse, _ = paged_attention(q, self.k_pages, self.v_pages, self.table, self.lengths, slots, sinks, call)

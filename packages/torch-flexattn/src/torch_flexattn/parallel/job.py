@@ -50,7 +50,8 @@ class Job:
             batches, heads, queries, _ = q.shape
             blocks = block_mask_of(mask, (batches, heads, queries, keys), BLOCK, q.device, check=self.check)
         score = None if self.score is None else from_original(self.score, rows, columns)
-        return Call(blocks, score, self.scale, check=self.check)
+        same = torch.are_deterministic_algorithms_enabled()
+        return Call(blocks, score, self.scale, check=self.check, deterministic=same)
 
     def needed(self) -> list[bool]:
         """Which captured tensors of the score modification need a gradient."""

@@ -37,6 +37,7 @@ def key_of(call: Pass, names: Sequence[str]) -> str:
             f"score={_digest(None if score is None else score.program)}",
             f"lens={call.kv_lens is not None}",
             f"dropout={call.dropout_p > 0}",
+            f"deterministic={call.deterministic}",
         ]
     )
 

@@ -47,6 +47,7 @@ def backward(
     seed: int | Tensor = 0,
     check: bool = True,
     needed: Sequence[bool] | None = None,
+    deterministic: bool = False,
 ) -> Gradients:
     """Gradients of :func:`~.forward.forward`.
 
@@ -68,6 +69,7 @@ def backward(
         seed: of the dropout.
         check: not used: forward has checked.
         needed: which captured tensors of ``score`` need a gradient; default: those that require one.
+        deterministic: not used: two runs give equal bits.
 
     Returns:
         Gradients of ``q``, ``k``, ``v``, of the captured tensors of ``score`` (``None`` where none is needed) and of

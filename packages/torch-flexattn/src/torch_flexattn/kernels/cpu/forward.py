@@ -6,7 +6,7 @@ carried along and rescaled (Milakov and Gimelshein, *Online normalizer calculati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from ...fp8 import result_dtype
 from ...mods import ScoreMod
 from ...stats import serving
 from ...widen import widened
+from .entries import entries
 from .fused import fused_forward, has_numbers, is_served, merged
 from .programs import tile_program
 from .steps import Step
@@ -41,6 +42,8 @@ def forward(
     check: bool = True,
     want_max: bool = True,
     descales: Tensor | None = None,
+    batch_invariant: bool = False,
+    first_entry: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention over the runs of a block mask.
 
@@ -60,6 +63,8 @@ def forward(
         want_max: whether the largest score is wanted: without it, and without score modification and dropout, PyTorch's
             fused attention can serve.
         descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of the products and of the values.
+        batch_invariant: each batch entry is computed by itself, so that its bits do not depend on the others.
+        first_entry: number of the first batch entry, as mods see it.
 
     Returns:
         ``out`` ``[B, Hq, L, Ev]`` in the type (of 8 bits: bfloat16) and dimension order of ``q``; in float32
@@ -69,8 +74,13 @@ def forward(
     Raises:
         OutOfRangeError: a captured tensor is read out of range at a visible position.
     """
+    if batch_invariant:
+        return _one_by_one(
+            q, k, v, mask, q_offset, kv_lens, descales, score=score, scale=scale, sinks=sinks, dropout_p=dropout_p,
+            seed=seed, check=check, want_max=want_max,
+        )  # fmt: skip
     serving("cpu")
-    call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check, descales)
+    call = Attention(q, k, v, mask, score, scale, q_offset, kv_lens, dropout_p, seed, check, descales, first_entry)
     if q.shape[:3].numel() == 0:
         lse, largest = (q.new_empty(q.shape[:3], dtype=call.dtype) for _ in range(2))
         out = q.new_empty(*q.shape[:3], v.shape[-1], dtype=result_dtype(q.dtype))
@@ -79,6 +89,37 @@ def forward(
     if bool(results[0].sum(dtype=call.dtype).isfinite()):
         return results
     return _forward(call, sinks, want_max, careful=True)
+
+
+def _one_by_one(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: BlockMask | None,
+    q_offset: Tensor | int,
+    kv_lens: Tensor | None,
+    descales: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Each batch entry in a call of its own."""
+    found = [
+        forward(
+            *features,
+            mask=blocks,
+            q_offset=offset,
+            first_entry=number,
+            descales=None if descales is None else descales[:, number : number + 1],
+            **options,
+        )
+        for number, (features, blocks, offset) in enumerate(entries(q, k, v, mask, q_offset, kv_lens))
+    ]
+    if not found:
+        return forward(q, k, v, mask=mask, **options)
+    order = sorted(range(3), key=lambda d: -q.stride(d))
+    out = torch.empty_permuted((*q.shape[:3], v.shape[-1]), (*order, 3), dtype=result_dtype(q.dtype), device=q.device)
+    outs, lses, tops = zip(*found)
+    torch.cat(outs, out=out)
+    return out, torch.cat(lses), torch.cat(tops) if options["want_max"] else None
 
 
 def _forward(

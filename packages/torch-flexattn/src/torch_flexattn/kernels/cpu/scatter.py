@@ -78,7 +78,11 @@ class CaptureGradient:
         linear = torch.zeros((1,) * values.dim(), dtype=torch.int64)
         for place, size in zip(places, self.total.shape):
             linear = linear * size + place
-        self.total.view(-1).scatter_add_(0, linear.expand(values.shape).reshape(-1), values.reshape(-1))
+        place, value = linear.expand(values.shape).reshape(-1), values.reshape(-1)
+        if value.is_cuda:  # sorted by place, where scatter_add_ adds in any order
+            self.total.view(-1).index_put_((place,), value, accumulate=True)
+        else:
+            self.total.view(-1).scatter_add_(0, place, value)
 
 
 def _sum_diagonals(places: list[Tensor], values: Tensor) -> tuple[list[Tensor], Tensor]:

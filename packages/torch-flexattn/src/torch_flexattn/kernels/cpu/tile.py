@@ -55,6 +55,7 @@ class Attention:
         seed: of the dropout.
         check: whether reading a captured tensor out of range is an error.
         descales: of 8-bit features: float32 ``[2, B, Hq]``, factors of products and of values.
+        first_entry: number of the first batch entry, as mods see it.
     """
 
     q: Tensor
@@ -69,6 +70,7 @@ class Attention:
     seed: int | Tensor
     check: bool
     descales: Tensor | None = None
+    first_entry: int = 0
     _held: dict[str, Tensor] = field(init=False, default_factory=dict, repr=False)
 
     def memory(self, name: str, *shape: int) -> Tensor:
@@ -129,7 +131,7 @@ class Attention:
     def positions(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Batch entries and heads by lane, queries and keys: int32."""
         key_batch, key_heads, copies, group = self.shape
-        b = torch.arange(key_batch * copies, dtype=torch.int32).view(key_batch, 1, copies, 1, 1, 1)
+        b = torch.arange(key_batch * copies, dtype=torch.int32).view(key_batch, 1, copies, 1, 1, 1) + self.first_entry
         h = torch.arange(key_heads * group, dtype=torch.int32).view(1, key_heads, 1, group, 1, 1)
         q = torch.arange(self.q.shape[2], dtype=torch.int32).unsqueeze(1)
         return b, h, q, torch.arange(self.k.shape[2], dtype=torch.int32)

@@ -124,6 +124,7 @@ def forward(
     sinks: Tensor | None = None,
     want_max: bool = True,
     descales: Tensor | None = None,
+    batch_invariant: bool = False,
     tiles: Tiles | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -166,8 +167,10 @@ def forward(
     ]  # fmt: skip
     launched = launch(
         _forward(kernel), (-(-rows // program), batch * heads), filled,
-        BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages, WHOLE_M=rows % program == 0,
-        WHOLE_N=k.shape[2] % tiles.keys == 0, INSIDE=all_inside((score, mod), q, k, q_offset, program, tiles.keys),
+        BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages,
+        WHOLE_M=not batch_invariant and rows % program == 0,
+        WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
+        INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, program, tiles.keys),
         REGISTERS=tiles.registers,
     )  # fmt: skip
     if again is not None:
@@ -223,11 +226,11 @@ def backward(
     """As ``kernels.triton.attention.backward``, for calls that :func:`serves_backward` allows."""
     serving("hopper")
     (batch, heads, rows, width), (_, kv_heads, keys, _), width_v = q.shape, k.shape, v.shape[3]
+    score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
     col_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)
     scattering = sums.derivative is not None and bool(sums.derivative.scatters)
     tiles = tiles or backward_tiles(max(width, width_v), scattering)
-    wide, mod = reaching(score), reaching(None if mask is None else mask.mod)
     columns = tiles.columns
     kernel = Backward(
         width=width,
@@ -245,11 +248,11 @@ def backward(
             *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),
             lse, sums.products, sums.k, sums.v, col_ptr, runs, heads, heads // kv_heads, k.shape[0], rows, keys,
             *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
-            *arguments((wide, mod)), *sums.places,
+            *arguments((score, mod)), *sums.places,
         ],
         MASK_M=block[0], MASK_N=block[1], Q_STAGES=tiles.stages[0],
         DO_STAGES=tiles.stages[1], WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % columns == 0,
-        INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, columns), REGISTERS=tiles.registers,
+        INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, columns), REGISTERS=tiles.registers,
     )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks, factor=scale)
 

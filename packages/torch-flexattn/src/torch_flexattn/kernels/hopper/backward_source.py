@@ -10,10 +10,10 @@ Five products a tile, as in FlashAttention-3 (Shah et al., 2024).
 
 from __future__ import annotations
 
-from ..triton.backward_source import scatters
 from ..triton.chunks import chunks
 from ..triton.places import names as names_of
 from ..triton.printer import Printed
+from ..triton.scatters import scatters
 from .backward_tile import (
     GROUPS,
     HEADER,

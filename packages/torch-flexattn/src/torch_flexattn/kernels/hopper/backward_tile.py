@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ...differentiate import Derivative
 from ...program import Program
-from ..triton.backward_source import BOX, Tile, slopes_of, split_at_gradient
 from ..triton.chunks import Chunk, chunks
 from ..triton.printer import Printed, print_program, scores_of
+from ..triton.scatters import Tile
+from ..triton.score_gradient import BOX, slopes_of, split_at_gradient
 
 GROUPS = 2
 """Groups of warps that multiply."""

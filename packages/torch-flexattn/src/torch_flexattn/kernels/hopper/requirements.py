@@ -26,9 +26,18 @@ def why_not_forward(
 
 
 def why_not_backward(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: BlockMask | None, kv_lens: Tensor | None, dropout_p: float
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: BlockMask | None,
+    kv_lens: Tensor | None,
+    dropout_p: float,
+    deterministic: bool = False,
 ) -> str | None:
     """Likewise of the backward kernels."""
+    if deterministic:
+        return "the backward kernels add in an order that varies, which a deterministic call cannot have"
     tiles = backward_tiles(max(q.shape[3], v.shape[3]))
     if q.shape[2] == 0:
         return "the backward kernels take at least one query, got 0"

@@ -8,10 +8,10 @@ to the next tile. See ``backward_source`` for the rest, which is the same.
 
 from __future__ import annotations
 
-from ..triton.backward_source import scatters
 from ..triton.chunks import chunks
 from ..triton.places import names as names_of
 from ..triton.printer import Printed
+from ..triton.scatters import scatters
 from .backward_tile import (
     GROUPS,
     HEADER,

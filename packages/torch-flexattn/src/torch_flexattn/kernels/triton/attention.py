@@ -21,7 +21,7 @@ from .block_runs import runs_of
 from .eight_bits import as_read, eight_bits, knows_fp8
 from .gradients import Gradients, Results
 from .index_width import reaching
-from .layout import last_together, ordered_like
+from .layout import last_together, ordered_like, readable
 from .places import arguments
 from .precision import precision
 from .slanted import all_inside
@@ -44,13 +44,15 @@ def forward(
     check: bool = True,
     want_max: bool = True,
     descales: Tensor | None = None,
+    batch_invariant: bool = False,
     tiles: Tiles | None = None,
     products: str | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attention over the runs of a block mask; arguments and results as those of ``kernels.cpu.forward.forward``.
 
-    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``tiles`` fixes the tiles,
+    ``check`` is not looked at: a captured tensor that is read out of range gives 0. ``batch_invariant``: one source
+    serves all lengths, so that bits of a batch entry do not depend on the others. ``tiles`` fixes the tiles,
     ``products`` how float32 is multiplied (see ``precision``); ``again`` learns how the call is made with other tensors
     like these.
     """
@@ -62,7 +64,7 @@ def forward(
     if lse.numel() == 0:
         return out, lse, largest
     q, k, v = (last_together(t) for t in (q, k, v))
-    seed = _readable(seed, q)
+    seed = readable(seed, q)
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
     eight = eight_bits(q, k)
     tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block, widening=bool(eight))
@@ -94,9 +96,11 @@ def forward(
     ]  # fmt: skip
     launched = launch(
         _forward(kernel), (-(-rows // tiles.rows), batch * heads), filled,
-        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], WHOLE_M=rows % tiles.rows == 0,
-        WHOLE_N=kv_lens is None and k.shape[2] % tiles.keys == 0, PRECISION=precision(q, products), STAGES=tiles.stages,
-        INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1],
+        WHOLE_M=not batch_invariant and rows % tiles.rows == 0,
+        WHOLE_N=not batch_invariant and kv_lens is None and k.shape[2] % tiles.keys == 0,
+        PRECISION=precision(q, products), STAGES=tiles.stages, warps=tiles.warps,
+        INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys),
     )  # fmt: skip
     if again is not None:
         again.learn((q, k, v, sinks), (out, lse, largest), [(launched, filled)])
@@ -131,13 +135,13 @@ def backward(
     """
     serving("triton")
     (batch, heads, rows, width), (_, kv_heads, keys, _), width_v = q.shape, k.shape, v.shape[3]
+    score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     sums = Gradients(grad_out, grad_lse, q, k, v, out, score, needed)
     if batch * kv_heads * keys:
         q, k, v, grad_out = (last_together(t) for t in (q, k, v, grad_out))
-        seed = _readable(seed, q)
+        seed = readable(seed, q)
         row_ptr, runs, block, strides = runs_of(mask, rows, keys, q.device, columns=True)
         tiles = tiles or backward_tiles(max(width, width_v), q.element_size(), block)
-        wide, mod = reaching(score), reaching(None if mask is None else mask.mod)
         kernel = backward_source.Backward(
             width=width,
             value_width=width_v,
@@ -158,21 +162,14 @@ def backward(
                 *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad_out.stride()[:3],
                 heads, heads // kv_heads, k.shape[0], rows, keys, *strides, scale,
                 0 if offsets is not None else q_offset, seed, threshold(dropout_p), 1 / (1 - dropout_p),
-                *arguments((wide, mod)), *sums.places,
+                *arguments((score, mod)), *sums.places,
             ],
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1],
             WHOLE_M=rows % tiles.rows == 0, WHOLE_N=keys % tiles.keys == 0,
             PRECISION=precision(q, products), STAGES=tiles.stages,
-            INSIDE=all_inside((wide, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
+            INSIDE=all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys), warps=tiles.warps,
         )  # fmt: skip
     return sums.results(q, k, v, lse, score, sinks)
-
-
-def _readable(seed: int | Tensor, q: Tensor) -> int | Tensor:
-    """A seed that kernels can read: one that lies elsewhere is known to the host, or is brought there."""
-    if isinstance(seed, Tensor) and seed.device != q.device:
-        return int(seed) if seed.device.type == "cpu" else seed.to(q.device)
-    return seed
 
 
 @functools.lru_cache(maxsize=1024)

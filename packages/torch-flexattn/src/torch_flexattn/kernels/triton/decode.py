@@ -35,6 +35,10 @@ PROGRAMS = 2
 """That run at a time on one multiprocessor; more shares were slower on an H200."""
 LARGE = 160 * 1024
 """Bytes of shared memory beyond which a further tile is fetched ahead."""
+SPLIT = 2048
+"""Keys of a share where it may not depend on the batch."""
+STEP = 32
+"""Shares that are merged at a time."""
 LEAST_KEYS = 256
 """Of a share: fewer are not worth the sums that it leaves."""
 
@@ -58,6 +62,7 @@ def decode(
     sinks: Tensor | None = None,
     want_max: bool = True,
     descales: Tensor | None = None,
+    batch_invariant: bool = False,
     tiles: Tiles | None = None,
     shares: int | None = None,
     products: str | None = None,
@@ -67,6 +72,7 @@ def decode(
 
     Args:
         mask: as there; the blocks of a :class:`MaskMod` are found on the device at each call, unless they are given.
+        batch_invariant: bits of a batch entry do not depend on the others: shares are of ``SPLIT`` keys.
         tiles: fixes the tiles.
         shares: fixes among how many programs the keys are shared out.
         products: how float32 is multiplied (see ``precision``).
@@ -76,8 +82,8 @@ def decode(
     kernel = Decode(q.shape[3], v.shape[3], offset="each" if isinstance(q_offset, Tensor) else "one")
     sizes = k.shape[1], k.shape[2], k.shape[2]
     return _launch(
-        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, descales, tiles,
-        shares, products, again,
+        kernel, q, k, v, sizes, mask, score, scale, q_offset, kv_lens, None, None, sinks, want_max, descales,
+        batch_invariant, tiles, shares, products, again,
     )  # fmt: skip
 
 
@@ -96,6 +102,7 @@ def paged(
     want_max: bool = True,
     descales: Tensor | None = None,
     most_keys: int | None = None,
+    batch_invariant: bool = False,
     tiles: Tiles | None = None,
     shares: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -112,6 +119,7 @@ def paged(
         slots: int32 ``[B]``: rows of ``table`` and ``kv_lens`` that are those of the batch.
         descales: of 8-bit pages: float32 ``[2, B, Hq]``, of any stride between batch entries, also 0.
         most_keys: no sequence has more; default: what the table has room for.
+        batch_invariant: as of :func:`decode`.
     """
     k_pages, v_pages = last_together(k_pages), last_together(v_pages)
     kv_lens, slots, sinks = (None if t is None else in_a_row(t) for t in (kv_lens, slots, sinks))
@@ -121,7 +129,7 @@ def paged(
     sizes = k_pages.shape[2], room, room if most_keys is None else min(most_keys, room)
     return _launch(
         kernel, q, k_pages.transpose(1, 2), v_pages.transpose(1, 2), sizes, mask, score, scale, 0, kv_lens, table,
-        slots, sinks, want_max, descales, tiles, shares,
+        slots, sinks, want_max, descales, batch_invariant, tiles, shares,
     )  # fmt: skip
 
 
@@ -141,12 +149,16 @@ def _launch(
     sinks: Tensor | None,
     want_max: bool,
     descales: Tensor | None,
+    fixed: bool,
     tiles: Tiles | None,
     shares: int | None,
     products: str | None = None,
     again: Again | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``sizes``: heads of keys, keys that there is room for, and how many there are at most."""
+    """``sizes``: heads of keys, keys that there is room for, and how many there are at most.
+
+    ``fixed``: neither the source nor how a sequence is cut depends on what else there is.
+    """
     serving("decode")
     (batch, heads, queries, width), (kv_heads, keys, most) = q.shape, sizes
     out = ordered_like(q, kernel.value_width, result_dtype(q.dtype))
@@ -170,6 +182,8 @@ def _launch(
     tiles = replace(tiles, keys=min(tiles.keys, block & -block))
     row_tiles, units = -(-unit * queries // tiles.rows), heads // unit
     programs = batch * units * row_tiles
+    if fixed:
+        shares = max(1, -(-most // SPLIT))
     shares = shares or shares_of(programs, -(-most // LEAST_KEYS), q.device)
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     page = k.shape[2] if kernel.paged else 1
@@ -182,15 +196,16 @@ def _launch(
         lens=kv_lens is not None,
         sinks=sinks is not None,
         maxima=want_max,
-        shared=shares > 1,
+        shared=fixed or shares > 1,
         eight=eight_bits(q, k),
         descales=descales is not None,
+        fixed=SPLIT if fixed else 0,
     )
     of_heads = (0, 0) if descales is None else descales.stride()[:2]
     attend, combine = _kernels(kernel)
     lines = batch * heads * queries
     sums = None
-    if shares > 1:
+    if kernel.shared:
         sums = torch.empty(lines * shares * kernel.record, dtype=torch.float32, device=q.device)
     filled = [
         as_read(q), as_read(k), as_read(v), out, lse, largest, sums, begins, ends, runs, table, slots, kv_lens,
@@ -202,16 +217,16 @@ def _launch(
     launched = launch(
         attend, (programs, shares), filled,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, MASK_N=block, PAGE=page,
-        WHOLE_N=kv_lens is None and keys % tiles.keys == 0, PRECISION=precision(q, products), STAGES=tiles.stages,
-        warps=tiles.warps,
+        WHOLE_N=kv_lens is None and keys % tiles.keys == 0 and not fixed, PRECISION=precision(q, products),
+        STAGES=tiles.stages, warps=tiles.warps,
     )  # fmt: skip
     launches = [(launched, filled)]
-    if shares > 1:
-        parts = next_power_of_2(shares)
+    if kernel.shared:
+        parts = STEP if fixed else next_power_of_2(shares)
         combined = [
             out, lse, largest, sums, sinks, descales, *out.stride()[:3], heads, queries, shares, *of_heads,
         ]  # fmt: skip
-        launches.append((launch(combine, (lines, 1), combined, PARTS=parts, STEP=min(parts, 32)), combined))
+        launches.append((launch(combine, (lines, 1), combined, PARTS=parts, STEP=min(parts, STEP)), combined))
     if again is not None and not isinstance(given, MaskMod):
         again.learn((q, k, v, sinks), (out, lse, largest), launches, () if sums is None else (sums,))
     return out, lse, largest

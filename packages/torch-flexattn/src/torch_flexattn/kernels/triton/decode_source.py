@@ -14,6 +14,7 @@ from typing import Literal
 
 from ...program import Program
 from .chunks import LEAST, chunks
+from .combine_source import combine, result
 from .eight_bits import Eight
 from .forward_source import load_rows
 from .places import parameters
@@ -43,6 +44,7 @@ class Decode:
         shared: whether the keys are shared out among several programs.
         eight: what is of 8 bits; all of it is widened, as reading it is what takes the time.
         descales: 8 bits have factors of each head.
+        fixed: keys of a share, so that how a sequence is cut is its own matter; 0: shares are equal.
     """
 
     width: int
@@ -59,6 +61,7 @@ class Decode:
     shared: bool = False
     eight: Eight = ""
     descales: bool = False
+    fixed: int = 0
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -102,33 +105,6 @@ def decode(
     line = (b.to(tl.int64) * units * unit + head) * q_len + query
 '''
 
-COMBINE = '''
-
-@triton.jit(do_not_specialize=["shares"])
-def combine(
-    out_ptr, lse_ptr, max_ptr, sums, sinks, descales, o_sb, o_sh, o_sm, heads, q_len, shares, d_k, d_b,
-    PARTS: tl.constexpr, STEP: tl.constexpr,
-):
-    """One row from what its shares left."""
-    LOG2E: tl.constexpr = 1.4426950408889634
-    line = tl.program_id(0).to(tl.int64)
-    query = line % q_len
-    head = line // q_len % heads
-    b = line // q_len // heads
-    base = sums + line * shares * {record}
-    parts = tl.arange(0, PARTS)
-    tops = tl.load(base + parts * {record} + {top}, mask=parts < shares, other=float("-inf"))
-    totals = tl.load(base + parts * {record} + {total}, mask=parts < shares, other=0.0)
-    m = tl.max(tops, 0)
-    finite = tl.where(m == float("-inf"), 0.0, m)
-    l = tl.sum(tl.exp2(tops - finite) * totals, 0)
-'''
-
-END = """safe = tl.where(l > 0, l, 1.0)
-safe = tl.where(l != l, l, safe)
-lse = tl.where(l == 0, float("-inf"), (m + tl.log2(safe)) / LOG2E)
-"""
-
 
 def source(kernel: Decode) -> str:
     """The file that holds the kernel, and the one that merges shares where there are some."""
@@ -144,7 +120,7 @@ def source(kernel: Decode) -> str:
     lines += _walk(kernel, _tile(kernel, score, mask))
     text = HEADER.format(places=parameters(kernel.programs))
     if not kernel.shared:
-        return text + "\n".join(_indent([*lines, *_result(kernel, "[:, None]", "exists")], 1)) + "\n"
+        return text + "\n".join(_indent([*lines, *result(kernel, "[:, None]", "exists")], 1)) + "\n"
     top = kernel.record - 4
     lines.append(f"left = sums + (line * tl.num_programs(1) + tl.program_id(1)) * {kernel.record}")
     for c, chunk in enumerate(chunks(kernel.value_width)):
@@ -152,8 +128,7 @@ def source(kernel: Decode) -> str:
         lines.append(f"tl.store(left[:, None] + f{c}[None, :], acc{c}, mask={inside})")
     lines += [f"tl.store(left + {top}, m, mask=exists)", f"tl.store(left + {top + 1}, l, mask=exists)"]
     text += "\n".join(_indent(lines, 1))
-    text += COMBINE.format(record=kernel.record, top=top, total=top + 1)
-    return text + "\n".join(_indent(_merge(kernel), 1)) + "\n"
+    return text + "\n" + combine(kernel)
 
 
 def first_query(*, slots: bool, lens: bool, offset: Offset) -> list[str]:
@@ -199,8 +174,7 @@ def _walk(kernel: Decode, tile: list[str]) -> list[str]:
         bounds = ["begin = 0", "stop = kv_len"]
         if kernel.shared:
             bounds = [
-                "count = tl.cdiv(kv_len, BLOCK_N)",
-                *SHARE,
+                *(_fixed(kernel) if kernel.fixed else ["count = tl.cdiv(kv_len, BLOCK_N)", *SHARE]),
                 "begin = low * BLOCK_N",
                 "stop = tl.minimum(high * BLOCK_N, kv_len)",
             ]
@@ -208,7 +182,7 @@ def _walk(kernel: Decode, tile: list[str]) -> list[str]:
     lines = ["plane = b * mask_sb + u * mask_su", "run_first = tl.load(run_begin + plane)"]
     lines.append("run_last = tl.load(run_end + plane)")
     if kernel.shared:
-        lines += [*COUNT, *SHARE, "at = 0"]
+        lines += [*(_fixed(kernel) if kernel.fixed else [*COUNT, *SHARE]), "at = 0"]
     lines += [
         "for run in range(run_first, run_last):",
         "    begin = tl.load(runs + run * 2) * MASK_N",
@@ -223,6 +197,11 @@ def _walk(kernel: Decode, tile: list[str]) -> list[str]:
             "    at += count",
         ]
     return [*lines, *_indent(_loop(kernel, tile), 1)]
+
+
+def _fixed(kernel: Decode) -> list[str]:
+    """The tiles of this program where shares have one size."""
+    return [f"low = tl.program_id(1) * ({kernel.fixed} // BLOCK_N)", f"high = low + {kernel.fixed} // BLOCK_N"]
 
 
 def _loop(kernel: Decode, tile: list[str]) -> list[str]:
@@ -305,51 +284,6 @@ def _tile(kernel: Decode, score: Printed | None, mask: Printed | None) -> list[s
             lines.append(f"v{c} = widened(v{c}, q0.dtype)")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
-
-
-def _result(kernel: Decode, wide: str, exists: str) -> list[str]:
-    """Output, logarithm of the sum and largest score of the rows ``line``; ``wide``: beside features."""
-    lines = END.splitlines()
-    where = f", mask={exists}" if exists else ""
-    if kernel.sinks:
-        lines.append(f"sink = tl.load(sinks + head{where}).to(tl.float32)")
-        lines.append("safe, lse = with_sink(sink, safe, lse)")
-    if kernel.descales:
-        lines.append(f"share = tl.load(descales + d_k + b * d_b + head{where}) / safe")
-    lines.append(f"tl.store(lse_ptr + line, lse{where})")
-    if kernel.maxima:
-        lines.append(f"tl.store(max_ptr + line, m / LOG2E{where})")
-    lines.append("o_base = out_ptr + b.to(tl.int64) * o_sb + head.to(tl.int64) * o_sh + query.to(tl.int64) * o_sm")
-    across = "[None, :]" if wide else ""
-    for c, chunk in enumerate(chunks(kernel.value_width)):
-        inside = [f"{exists}{wide}"] if exists else []
-        inside += [] if chunk.whole else [f"(f{c}{across} < {kernel.value_width})"]
-        limits = f", mask={' & '.join(inside)}" if inside else ""
-        result = f"acc{c} * share{wide}" if kernel.descales else f"acc{c} / safe{wide}"
-        value = f"({result}).to(out_ptr.dtype.element_ty)"
-        lines.append(f"tl.store(o_base{wide} + f{c}{across}, {value}{limits})")
-    return lines
-
-
-def _merge(kernel: Decode) -> list[str]:
-    """The sum of the shares' outputs, each weighed by how far its largest score is below that of all."""
-    found = chunks(kernel.value_width)
-    lines: list[str] = []
-    for c, chunk in enumerate(found):
-        lines.append(f"f{c} = {chunk.start} + tl.arange(0, {chunk.size})")
-        lines.append(f"acc{c} = tl.zeros([{chunk.size}], tl.float32)")
-    top = f"base + part * {kernel.record} + {kernel.record - 4}"
-    lines += [
-        "for start in range(0, shares, STEP):",
-        "    part = start + tl.arange(0, STEP)",
-        f'    weight = tl.exp2(tl.load({top}, mask=part < shares, other=float("-inf")) - finite)',
-    ]
-    for c, chunk in enumerate(found):
-        inside = "(part[:, None] < shares)" + ("" if chunk.whole else f" & (f{c}[None, :] < {kernel.value_width})")
-        address = f"base + part[:, None] * {kernel.record} + f{c}[None, :]"
-        lines.append(f"    of{c} = tl.load({address}, mask={inside}, other=0.0)")
-        lines.append(f"    acc{c} += tl.sum(weight[:, None] * of{c}, 0)")
-    return [*lines, *_result(kernel, "", "")]
 
 
 def _indent(lines: Iterable[str], levels: int) -> list[str]:

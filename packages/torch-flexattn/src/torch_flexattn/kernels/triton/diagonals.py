@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...differentiate import Derivative, Scatter
+from .exact_sums import addition
 from .slanted import Box, Slope, slope
 
 
@@ -40,7 +41,16 @@ def diagonal(derivative: Derivative, scatter: Scatter, values: Sequence[str]) ->
 
 
 def diagonal_sums(
-    value: str, of: Diagonal, capture: int, box: Box, keys: int, rows: int, language: str, key: str, row: str
+    value: str,
+    of: Diagonal,
+    capture: int,
+    box: Box,
+    keys: int,
+    rows: int,
+    language: str,
+    key: str,
+    row: str,
+    exact: bool = False,
 ) -> list[str]:
     """Statements that add ``value``, a tile of ``keys`` by ``rows`` queries, to the gradient of a captured tensor.
 
@@ -54,6 +64,7 @@ def diagonal_sums(
         language: ``"tl"`` or ``"gl"``.
         key: the numbers of keys from 0, ``[keys, 1]``.
         row: the numbers of queries from 0, ``[rows]``.
+        exact: whether the sums are exact (see :mod:`.exact_sums`).
     """
     lines = [
         f"{value}_at = {key} + {row}[None, :]",
@@ -75,7 +86,13 @@ def diagonal_sums(
             f"{part} = {language}.sum(tl.where({value}_wraps == {wraps}, {value}, 0.0), 0)",
             f"{part}_at = {first} {sign} ({row} - {wraps * rows})",
             f"{part}_at = tl.where({part}_at < 0, {part}_at + {size}, {part}_at)",
-            f"{language}.atomic_add(g{capture} + {' + '.join([*places, f'{part}_at * g{capture}_s{of.dim}'])}, {part}, "
-            f'mask=({part}_at >= 0) & ({part}_at < {size}) & ({part} != 0), sem="relaxed")',
+            addition(
+                capture,
+                " + ".join([*places, f"{part}_at * g{capture}_s{of.dim}"]),
+                part,
+                f"({part}_at >= 0) & ({part}_at < {size}) & ({part} != 0)",
+                language,
+                exact,
+            ),
         ]
     return lines

@@ -52,7 +52,7 @@ class Gradients:
         ]
         of_lse = None if grad_lse is None else in_a_row(grad_lse)
         self.products = row_products(last_together(out), last_together(grad_out), of_lse, self.q)
-        self.derivative = None if score is None else _derivative(score.program, tuple(needed))
+        self.derivative = None if score is None else derivative_of(score.program, tuple(needed))
 
     @property
     def places(self) -> list[Any]:
@@ -95,5 +95,6 @@ def _of_sinks(sinks: Tensor | None, lse: Tensor, products: Tensor) -> Tensor | N
 
 
 @functools.lru_cache(maxsize=1024)
-def _derivative(program: Program, needed: tuple[bool, ...]) -> Derivative:
+def derivative_of(program: Program, needed: tuple[bool, ...]) -> Derivative:
+    """The derivative of a score modification, made once."""
     return differentiate(program, needed)

@@ -27,6 +27,13 @@ def without_gaps(kv_lens: Tensor | None, options: dict[str, Any]) -> Tensor | No
     return None if kv_lens is None else in_a_row(kv_lens, torch.int32)
 
 
+def readable(seed: int | Tensor, q: Tensor) -> int | Tensor:
+    """A seed that kernels can read: one that lies elsewhere is known to the host, or is brought there."""
+    if isinstance(seed, Tensor) and seed.device != q.device:
+        return int(seed) if seed.device.type == "cpu" else seed.to(q.device)
+    return seed
+
+
 def ordered_like(q: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
     """An empty tensor of the shape of ``q`` but for its features, with dimensions in memory in the order of ``q``.
 

@@ -70,3 +70,13 @@ def backward_tiles(width: int, element_bytes: int, block: tuple[int, int]) -> Ti
     else:
         tiles = Tiles(32, 64, 8, 1)
     return tiles.inside(block)
+
+
+def deterministic_tiles(width: int, element_bytes: int, block: tuple[int, int], exact: bool) -> tuple[Tiles, Tiles]:
+    """Tiles of the two kernels of the deterministic backward pass: that of keys, and that of queries.
+
+    ``exact``: integers of 64 bits are added for elements of a tile, which needs registers and shared memory.
+    """
+    tiles = backward_tiles(width, element_bytes, block)
+    small = replace(tiles, keys=min(tiles.keys, 64), stages=1)
+    return small if exact else tiles, small
