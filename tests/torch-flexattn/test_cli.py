@@ -183,7 +183,7 @@ def test_faulty_input_ends_with_status_2_and_a_reason(line, said, capsys, tmp_pa
 def test_explain_prints_program_code_and_blocks(capsys):
     assert main(["explain", "causal & sliding_window(256)", "--seq", "2048"]) == 0
     printed = capsys.readouterr().out
-    assert "def evaluate(inputs, captures, scalars):" in printed
+    assert "def evaluate(inputs, captures, scalars, read=None):" in printed
     assert "visible = y7" in printed
     assert "s0: int32 = 256" in printed
     assert "looked at, position by position: 30" in printed

@@ -23,7 +23,7 @@ from .unwatched import is_unwatched, refuse_unwatched
 
 MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
-FOREIGN = {"torch", "torch_flexattn", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
+FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
 """Modules whose functions are what they are; only what their cells hold is looked at, as of PyTorch's ``and_masks``."""
 READS_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))

@@ -62,7 +62,9 @@ def unchecked(table: Tensor, indices: list[Tensor]) -> tuple[Tensor, None]:
 
 def source(program: Program) -> str:
     """The generated function."""
-    lines = ["def evaluate(inputs, captures, scalars, _gather=_gather):", "    out_of_range = None"]
+    lines = ["def evaluate(inputs, captures, scalars, read=None):", "    out_of_range = None"]
+    if any(node.op == "gather" for node in program.nodes):
+        lines.append("    read = read or _gather")
     for number, node in enumerate(program.nodes):
         args = [f"v{a}" for a in node.args]
         if node.op in INPUTS:
@@ -74,7 +76,7 @@ def source(program: Program) -> str:
         elif node.op == "cast":
             text = f"{args[0]}.to(torch.{node.dtype})"
         elif node.op == "gather":
-            lines.append(f"    v{number}, bad = _gather(captures[{node.value}], [{', '.join(args)}])")
+            lines.append(f"    v{number}, bad = read(captures[{node.value}], [{', '.join(args)}])")
             lines.append("    out_of_range = _either(out_of_range, bad)")
             continue
         else:
