@@ -20,6 +20,7 @@ from torch_flexattn import (
     scores,
 )
 from torch_flexattn.nn import T5RelativeBias
+from torch_flexattn.trace import forget
 
 TABLE = torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
 PARAMETER = nn.Parameter(torch.randn(2, 64, generator=torch.Generator().manual_seed(1)))
@@ -302,3 +303,17 @@ def test_block_masks_made_inside_break_the_graph_once_and_say_the_remedy(make: A
     counter = CompileCounterWithBackend("aot_eager")
     torch.testing.assert_close(torch.compile(attend, backend=counter)(q), attend(q))
     assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_saved_export_of_a_function_never_recorded_before_can_be_loaded(tmp_path, strict):
+    """What recording calls must not become a part of the exporter's graph."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, q):
+            return flex_attention(q, q, q, mask_mod=lambda b, h, i, j: i - 3 >= j)
+
+    forget()
+    q = torch.randn(1, 2, 10, 8)
+    torch.export.save(torch.export.export(Layer(), (q,), strict=strict), tmp_path / "layer.pt2")
+    torch.testing.assert_close(torch.export.load(tmp_path / "layer.pt2").module()(q), Layer()(q))

@@ -172,7 +172,8 @@ def _unknown(name: Any) -> str:
     plain = str(name).removeprefix("fwd_").removeprefix("bwd_")
     if plain in THEIRS:
         return f"kernel option {name!r} is one of PyTorch's kernels: {THEIRS[plain]}"
-    near = difflib.get_close_matches(str(name), NAMES, 1, 0)[0]
+    folded = {known.lower(): known for known in NAMES}
+    near = folded[difflib.get_close_matches(str(name).lower(), folded, 1, 0)[0]]
     return f"unknown kernel option {name!r}; the nearest is {near!r}, of {', '.join(NAMES)}"
 
 

@@ -26,6 +26,7 @@ from .program import Program
 from .recorded_graph import GraphOfCalls, recorded
 from .recorder import Recorder, user_line
 from .stats import COUNTS
+from .unseen import unseen
 
 Kind = Literal["mask", "score"]
 ARGUMENTS: dict[Kind, tuple[str, ...]] = {"mask": ("b", "h", "q", "kv"), "score": ("score", "b", "h", "q", "kv")}
@@ -81,12 +82,15 @@ def trace(function: Callable[..., Any], kind: Kind) -> Traced:
         closure = read(function)
     except UnsupportedModError as error:
         raise UnsupportedModError(f"{_named(function)} {error}") from None
-    recipe = _recipes.get(_key(kind, closure))
-    if recipe is None:
-        with _lock:
-            recipe = _recipes.get(_key(kind, closure)) or _record(function, kind, closure)
+    recipe = _recipes.get(_key(kind, closure)) or unseen(_new_recipe, function, kind, closure)
     captures = tuple(closure.tensors[n] for n in recipe.captures)
     return Traced(recipe.program, captures, tuple(closure.numbers[n] for n in recipe.scalars))
+
+
+def _new_recipe(function: Callable[..., Any], kind: Kind, closure: Closure) -> _Recipe:
+    """Recorded by one thread at a time."""
+    with _lock:
+        return _recipes.get(_key(kind, closure)) or _record(function, kind, closure)
 
 
 def forget() -> None:

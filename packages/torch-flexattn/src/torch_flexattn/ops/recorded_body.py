@@ -17,6 +17,7 @@ from ..program import Program
 from ..recorder import Recorder
 from ..stats import COUNTS
 from ..trace import Kind, explained, program_of
+from ..unseen import unseen
 
 PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -66,7 +67,7 @@ def record(result: fx.Node, kind: Kind, inputs: Sequence[fx.Node]) -> Recorded:
 
     name = f"{kind}_mod{f' ({_line(result)})' if _line(result) else ''}"
     try:
-        program, captured = program_of(run, kind, list(tensors.values()), values, name)
+        program, captured = unseen(program_of, run, kind, list(tensors.values()), values, name)
     except FlexAttentionError:
         raise
     except Exception as error:
