@@ -37,7 +37,7 @@ def test_agrees_with_the_reference(length: int, width: int, heads: int) -> None:
                 backend=backend, return_aux=AuxRequest(lse=True, max_scores=True),
             )
         )  # fmt: skip
-    assert stats().kernel == "triton"
+    assert stats().kernel in (("decode",) if length <= 16 else ("hopper", "triton"))
     (out, aux), (right, right_aux) = results
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.float(), right.float(), rtol=2.0**-7, atol=0.03)
