@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch_flexattn.kernels.launch import binary as binaries
 from torch_flexattn.kernels.launch import files
+from torch_flexattn.kernels.launch import launch as launches
 from torch_flexattn.kernels.launch.again import Again
 from torch_flexattn.kernels.launch.binary import Binary, binary
 from torch_flexattn.kernels.launch.kernel import Kernel
@@ -208,3 +209,18 @@ def test_triton_compiles_for_an_architecture(folder: Any, tmp_path: Any, arch: i
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout.strip() == "scale 128 (8, 8, 4, 4, 8, 8) b'\\x7fELF'"
+
+
+def test_a_kernel_that_does_not_fit_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(launches, "binary", lambda *told: asked.append(told) or MADE)
+    monkeypatch.setattr(launches, "most_shared", lambda device: MADE.shared - 1)
+    monkeypatch.setattr(launches, "_architecture", lambda device: 90)
+    monkeypatch.setattr(launches, "_functions", {})
+    monkeypatch.setattr(launches, "interpreted", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    kernel = Kernel("other", TEXT)
+    for _ in range(2):
+        with pytest.raises(launches.DoesNotFit, match="128 bytes of shared memory, and the device has 127"):
+            launches.launch(kernel, (1, 1), [torch.zeros(16), 3], W=16)
+    assert len(asked) == 1

@@ -6,11 +6,12 @@ from . import trace
 from .functional import remembered
 from .kernels.launch import launch
 from .masks_of_calls import forget_masks
+from .tune.winner import forget_winners
 
 
 def clear_caches() -> None:
     """Forget the masks of calls, the recorded programs of functions, the calls that were remembered and the prepared
-    launches, with the tensors that they keep alive.
+    launches, with the tensors that they keep alive; tuned tiles are read from disk again.
 
     Kernels that are loaded stay, as do those on disk (``python -m torch_flexattn cache`` removes them).
 
@@ -22,3 +23,4 @@ def clear_caches() -> None:
     forget_masks()
     remembered.forget()
     launch.forget()
+    forget_winners()

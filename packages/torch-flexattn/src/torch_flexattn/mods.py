@@ -166,7 +166,7 @@ class MaskMod(Mod):
             InputError: a negative number.
             KindError: no integers.
         """
-        from .selected import on_heads
+        from .planes import on_heads
 
         return on_heads(self, heads)
 
@@ -178,7 +178,7 @@ class MaskMod(Mod):
             InputError: none at all.
             KindError: something that is no mask.
         """
-        from .selected import per_batch
+        from .planes import per_batch
 
         return per_batch(masks)
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-LOGICAL = ("and", "or", "xor")
-"""Of bools logical, of integers bit by bit."""
-ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "pow", "min", "max", "shl", "shr")
 UNARY_FLOAT = (
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "sigmoid",
     "floor", "ceil", "round", "trunc",
 )  # fmt: skip
-UNARY = ("neg", "abs", "sign", "not", *UNARY_FLOAT)
 
 
 @dataclass(frozen=True)

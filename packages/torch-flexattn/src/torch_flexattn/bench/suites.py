@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-Suite = Literal["paper", "gym", "decode", "paged", "mask", "biasgrad"]
 LENGTHS = (1024, 4096, 16384, 65536, 131072)
 KV_BYTES = 256 << 20
 MOST_KV_BYTES = 16 << 30

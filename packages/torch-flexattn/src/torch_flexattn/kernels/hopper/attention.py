@@ -33,7 +33,8 @@ WIDEST = 256
 NARROW = 128
 """Features up to which a program owns 128 keys in the backward pass."""
 REGISTERS_OF_THREE = 208
-"""Of a thread that multiplies, where a third group of warps makes gradients of queries."""
+"""Of a thread that multiplies, where a third group of warps makes gradients of queries: two such groups, the third and
+the one that fetches share 512 a thread."""
 WIDENED_ROWS = 512
 """Queries that share a key head from which on 8-bit tensors are copied to 16 bits for these kernels. Calculated, not
 measured: for a thousand numbers the copy takes 1 ns (5 bytes each), so many rows 1.7 ns here, twice that elsewhere."""

@@ -24,6 +24,7 @@ KEPT = 1024
 
 _prepared: OrderedDict[Any, Prepared] = OrderedDict()
 _functions: dict[Any, tuple[Binary, Any]] = {}
+"""Compiled kernels, and as the device has them: None where they do not fit."""
 _lock = threading.Lock()
 
 
@@ -125,11 +126,13 @@ def _loaded(
     found = _functions.get(key)
     if found is None:
         made = binary(kernel, kinds, constants, *shape, _architecture(device))
-        if made.shared > most_shared(device):
-            raise DoesNotFit(
-                f"{made.name} needs {made.shared} bytes of shared memory, and the device has {most_shared(device)}"
-            )
-        found = _functions[key] = made, function_of(made.code, made.name, made.shared)
+        fits = made.shared <= most_shared(device)
+        found = _functions[key] = made, function_of(made.code, made.name, made.shared) if fits else None
+    made, function = found
+    if function is None:
+        raise DoesNotFit(
+            f"{made.name} needs {made.shared} bytes of shared memory, and the device has {most_shared(device)}"
+        )
     return found
 
 
