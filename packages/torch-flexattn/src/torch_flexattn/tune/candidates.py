@@ -94,7 +94,7 @@ def _hopper_forward(call: Pass) -> list[Any]:
 
 
 def _hopper_backward(call: Pass) -> list[Any]:
-    from ..kernels.hopper import attention
+    from ..kernels.hopper import attention, wide_backward_source
 
     q, _, v = call.features
     own = attention.backward_tiles(call.width)
@@ -104,7 +104,7 @@ def _hopper_backward(call: Pass) -> list[Any]:
     def fits(tiles: Any) -> bool:
         fetched = tiles.rows * (tiles.stages[0] * q.shape[3] + tiles.stages[1] * v.shape[3])
         kept = tiles.columns * (q.shape[3] + v.shape[3]) + 2 * tiles.columns * tiles.rows * (2 if wide else 1)
-        sums = q.shape[3] * tiles.rows * (1 if wide else 2)
+        sums = tiles.rows * 2 * (wide_backward_source.STAGED * wide_backward_source.PIECE if wide else q.shape[3])
         return 2 * (fetched + kept + sums) <= HOPPER_BYTES and not (wide and tiles.rows != own.rows)
 
     return [own, *(t for t in others if t != own and call.block[0] % t.rows == 0 and fits(t))]
