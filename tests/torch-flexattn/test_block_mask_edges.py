@@ -94,7 +94,9 @@ def test_sizes_that_are_none(name):
         create_block_mask(causal, **{**sizes, name: 2.5})
 
 
-@pytest.mark.parametrize("block", [0, 8, 100, -16, (16, 24), (128.0, 128)])
+@pytest.mark.parametrize(
+    "block", [0, 8, 100, -16, (16, 24), (128.0, 128), 2**31, 2**16 + 16, "x", (16,), (16, 16, 16), 1.5, 16.0]
+)
 def test_block_sizes_that_are_none(block):
     with pytest.raises(InputError, match="BLOCK_SIZE must be multiples of 16, got"):
         create_block_mask(causal, None, None, 64, 64, BLOCK_SIZE=block)

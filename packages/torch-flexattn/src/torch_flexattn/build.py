@@ -23,6 +23,8 @@ from .runs import assemble, columns_of
 Method = Literal["auto", "exact", "analytic"]
 METHODS = ("auto", "exact", "analytic")
 EVERYTHING = everything().program
+LARGEST_BLOCK = 1 << 16
+"""Queries or keys of a block, at most: what a block is looked at with has as many entries."""
 SMALL = 1 << 20
 """Positions up to which looking at every one is the quickest."""
 
@@ -137,13 +139,13 @@ def block_size(given: int | tuple[int, int]) -> tuple[int, int]:
     """Both sizes of a block.
 
     Raises:
-        InputError: no positive multiples of 16.
+        InputError: no positive multiples of 16, or more than :data:`LARGEST_BLOCK`.
     """
-    rows, columns = (given, given) if isinstance(given, int) else given
-    for size in (rows, columns):
-        if not isinstance(size, int) or size < 16 or size % 16:
-            raise InputError(f"BLOCK_SIZE must be multiples of 16, got {given!r}")
-    return rows, columns
+    sizes = (given, given) if isinstance(given, int) else given
+    whole = isinstance(sizes, tuple | list) and len(sizes) == len(("queries", "keys"))
+    if not whole or any(not isinstance(s, int) or s % 16 or not 16 <= s <= LARGEST_BLOCK for s in sizes):
+        raise InputError(f"BLOCK_SIZE must be multiples of 16, got {given!r}: one or two, up to {LARGEST_BLOCK}")
+    return sizes[0], sizes[1]
 
 
 def built(
