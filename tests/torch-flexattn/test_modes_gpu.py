@@ -322,7 +322,7 @@ def test_a_sequence_in_pages_is_the_same_beside_any_others(queries: int, page: i
     if queries == 1:  # as many shares as the cache has room for
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            out = attend(list(range(6)))
+            out = cache.attend(q, seqs, mask_mod=masks.causal(), batch_invariant=True)
         graph.replay()
         assert torch.equal(out, whole)
 
@@ -338,7 +338,7 @@ def test_a_packed_sequence_is_the_same_at_any_place(score: Any, dtype: torch.dty
         starts = torch.tensor([0, *torch.tensor(sizes).cumsum(0)], device="cuda")
         q, k, v = (torch.cat([part[n] for n in order]) for part in parts)
         out, lse = flex_attention_varlen(
-            q, k, v, starts, starts, score, masks.causal(), return_lse=True, batch_invariant=True
+            q, k, v, starts, starts, score_mod=score, mask_mod=masks.causal(), return_lse=True, batch_invariant=True
         )
         return [torch.cat([o.float(), e.unsqueeze(-1)], -1) for o, e in zip(out.split(sizes), lse.split(sizes))]
 

@@ -47,7 +47,7 @@ def mask_named(name: str, length: int) -> Any:
     return {
         "none": None,
         "causal": masks.causal(),
-        "documents": masks.causal() & masks.document(documents),
+        "documents": masks.causal() & mask_mod(lambda b, h, q, kv: documents[q] == documents[kv]),
         "empty rows": mask_mod(lambda b, h, q, kv: (q > kv) & (q % 3 != 1)),
     }[name]
 

@@ -1,6 +1,7 @@
 """Compiles decode kernels for GPUs that need not be there; run by a test in a process of its own.
 
-Prints, for each, the shared memory of a program and the bytes of registers that spilled.
+Prints, for each, the shared memory of a program, the bytes of registers that spilled, the registers, and how many outer
+loops carry a number beside their sums.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ POINTERS = {
     "lengths": "*i32", "descales": "*fp32", "row_ptr": "*i32",
 }  # fmt: skip
 NUMBERS = {"scale": "fp32", "kept": "fp32"}
+CARRIED = re.compile(r"^    \S+ = scf\.for .* -> \(tensor.* i32[,)]", re.MULTILINE)
 
 
 def build(
@@ -75,7 +77,8 @@ def build(
     registers = re.search(r"Used (\d+) registers", said)
     assert spilled is not None
     assert registers is not None
-    print(kernel.__name__, arch, compiled.metadata.shared, spilled.group(1), registers.group(1))
+    carried = len(CARRIED.findall(compiled.asm["ttgir"]))
+    print(kernel.__name__, arch, compiled.metadata.shared, spilled.group(1), registers.group(1), carried)
 
 
 def decode_kernels(arch: int, kernel: Decode, size: int, **constants: Any) -> None:

@@ -27,7 +27,7 @@ class Sequences:
     def __init__(self, starts: Tensor, tokens: int, *, apart: bool) -> None:
         starts = starts.to(torch.int32)
         self.begins, self.ends, self.tokens, self.places = starts[:-1], starts[1:], tokens, None
-        self.number = self._numbers()
+        self.number = self._numbers(starts)
         if apart:
             lengths = self.lengths
             room = (lengths + APART - 1) // APART * APART
@@ -37,7 +37,7 @@ class Sequences:
             self.begins, self.ends = begins, begins + lengths
             # As much as any lengths may need: nothing waits for the device.
             self.tokens = -(-(tokens + (APART - 1) * lengths.shape[0]) // APART) * APART
-            self.number = self._numbers()
+            self.number = self._numbers(begins)
         self.first = self.begins.index_select(0, self.number)
 
     @property
@@ -45,9 +45,11 @@ class Sequences:
         """int32 ``[N]``: tokens of each."""
         return self.ends - self.begins
 
-    def _numbers(self) -> Tensor:
-        tokens = torch.arange(self.tokens, dtype=torch.int32, device=self.begins.device)
-        return (torch.searchsorted(self.begins, tokens, right=True, out_int32=True) - 1).clamp_(min=0)
+    def _numbers(self, starts: Tensor) -> Tensor:
+        """Which sequence a token belongs to; ``starts`` is no part of a tensor: Inductor compiles no search in one."""
+        tokens = torch.arange(self.tokens, dtype=torch.int32, device=starts.device)
+        found = torch.searchsorted(starts, tokens, right=True, out_int32=True) - 1
+        return found.clamp_(0, self.begins.shape[0] - 1)
 
     def laid_out(self, packed: Tensor) -> Tensor:
         """Packed ``[T, H, D]`` as the only entry of a batch, ``[1, H, tokens, D]``."""

@@ -15,10 +15,11 @@ from ..mods import score_mod as as_score
 from .arguments import check_features, check_share, check_sizes
 from .given_masks import all_of
 from .kv_cache import KVCache
+from .moving_mods import MovesMods
 from .rotary import RopeScaling, frequencies, rotate
 
 
-class GroupedQueryAttention(nn.Module):
+class GroupedQueryAttention(MovesMods):
     """Self-attention in which groups of query heads share a key head; causal, with rotary positions, unless told not.
 
     Args:

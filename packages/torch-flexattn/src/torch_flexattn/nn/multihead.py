@@ -15,9 +15,10 @@ from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from .dense_weights import attention_weights
 from .given_masks import Table, as_mods
+from .moving_mods import MovesMods
 
 
-class FlexMultiheadAttention(nn.MultiheadAttention):
+class FlexMultiheadAttention(MovesMods, nn.MultiheadAttention):
     """PyTorch's multi-head attention with a mask and a score modification, in time and memory of what is visible.
 
     Parameters, their names and their initialisation are those of ``torch.nn.MultiheadAttention``, of which this is a

@@ -205,9 +205,14 @@ def _fixed(kernel: Decode) -> list[str]:
 
 
 def _loop(kernel: Decode, tile: list[str]) -> list[str]:
-    """The tiles of keys ``begin`` to before ``stop``."""
+    """The tiles of keys ``begin`` to before ``stop``.
+
+    It counts from 0: a number that is carried from run to run, and read by the bounds of an inner loop alone, is taken
+    for unused by Triton's pass over layouts, and removed.
+    """
     head = [f"page_of = {_page(kernel, 'begin')}"] if kernel.paged else []
-    return [*head, "for n in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):", *_indent(tile, 1)]
+    loop = "for past in tl.range(0, stop - begin, BLOCK_N, num_stages=STAGES):"
+    return [*head, loop, *_indent(["n = begin + past", *tile], 1)]
 
 
 def _page(kernel: Decode, n: str) -> str:

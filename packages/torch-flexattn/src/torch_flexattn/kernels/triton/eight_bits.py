@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...fp8 import FP8
+from .chunks import chunks
 
 Eight = Literal["", "all", "keys"]
 """What is of 8 bits: nothing; queries, keys and values; keys and values."""
@@ -38,6 +39,15 @@ def knows_fp8(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FIRST_ARCHITECTURE
+
+
+def multiplied_in_8_bits(width: int) -> bool:
+    """Whether products of so many features are of 8 bits: of all chunks or of none.
+
+    Where one chunk was multiplied in 8 bits and the next in 16, Triton 3.6 made code for 80 features that wrote beyond
+    its shared memory.
+    """
+    return all(chunk.size >= LEAST_FEATURES for chunk in chunks(width))
 
 
 def as_read(t: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...program import Program
 from .chunks import Chunk, chunks
-from .eight_bits import LEAST_FEATURES, Eight
+from .eight_bits import Eight
 from .places import parameters
 from .printer import Printed, print_program, scores_of
 from .slanted import Box
@@ -133,7 +133,7 @@ def source(kernel: Forward) -> str:
         lines += load_rows(
             f"q{n}", f"q_base + e{n}[None, :]", "rows < q_len", f"e{n}[None, :]", chunk, kernel.width, "WHOLE_M"
         )
-        if kernel.eight == "all" and not _multiplied_as_it_is(kernel, chunk):
+        if kernel.eight == "all" and not kernel.native:
             lines.append(f"q{n} = widened(q{n}, tl.float16)")
     lines += [
         "k_base = k_ptr + bk.to(tl.int64) * k_sb + hk.to(tl.int64) * k_sh",
@@ -183,7 +183,7 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
     for c, chunk in enumerate(chunks(kernel.width)):
         address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
         lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
-        if kernel.eight and not _multiplied_as_it_is(kernel, chunk):
+        if kernel.eight and not kernel.native:
             lines.append(f"k{c} = widened(k{c}, q{c}.dtype)")
         more = ", qk" if c else ""
         lines.append(f"qk = tl.dot(q{c}, k{c}{more}, input_precision=PRECISION)")
@@ -220,11 +220,6 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
             lines.append(f"v{c} = widened(v{c}, {'tl.float16' if kernel.eight == 'all' else 'q0.dtype'})")
         lines.append(f"acc{c} = tl.dot(p.to(v{c}.dtype), v{c}, acc{c}, input_precision=PRECISION)")
     return [*lines, "m = m_new"]
-
-
-def _multiplied_as_it_is(kernel: Forward, chunk: Chunk) -> bool:
-    """Whether a chunk of queries and keys stays in 8 bits."""
-    return kernel.native and chunk.size >= LEAST_FEATURES
 
 
 def load_rows(name: str, address: str, bounds: str, place: str, chunk: Chunk, width: int, whole: str = "") -> list[str]:
