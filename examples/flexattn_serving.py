@@ -146,11 +146,14 @@ def replay(
 
 
 def show(stats: BatcherStats, requests: int, occupied: float, *, last: bool, width: int = 30) -> None:
-    """The progress bar."""
+    """The progress bar; in a log, where lines cannot be drawn over, its last state alone."""
+    is_drawn = sys.stderr.isatty()
+    if not (last or is_drawn):
+        return
     full = width * stats.finished // requests
     bar = f"[{'#' * full}{'.' * (width - full)}] {stats.finished}/{requests} requests, {stats.running} running"
     bar += f", {stats.waiting} waiting, {occupied:4.0%} of pages, {stats.preemptions} preemptions"
-    print(f"\r{bar:<110}", end="\n" if last else "", file=sys.stderr, flush=True)
+    print(f"\r{bar:<110}" if is_drawn else bar, end="\n" if last else "", file=sys.stderr, flush=True)
 
 
 def check(

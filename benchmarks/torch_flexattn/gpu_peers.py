@@ -30,8 +30,11 @@ def cudnn(task: GpuTask) -> Run:
 
 
 def flash_attention_3(task: GpuTask) -> Run:
-    """FlashAttention-3, where it is installed."""
-    from flash_attn_interface import flash_attn_func  # pyright: ignore[reportMissingImports]
+    """FlashAttention-3, where it is installed; the wheel of its forward pass alone has a name of its own."""
+    try:
+        from flash_attn_interface import flash_attn_func  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        from fa3_fwd_interface import flash_attn_func  # pyright: ignore[reportMissingImports]
 
     causal = task.mask_name == "causal"
     q, k, v = (t.transpose(1, 2).contiguous() for t in (task.q, task.k, task.v))

@@ -72,6 +72,15 @@ def test_requests_are_preempted_where_pages_are_few_and_get_what_they_get_alone(
     assert 0 < int(checked[2]) <= preempted
     assert re.search(r"pages in use +\d+% on average, (90|100)% at most", printed)
     assert "8/8 requests" in bar
+    assert bar.count("requests") == 1  # this is no terminal: one line, the last
+
+
+def test_a_terminal_has_a_bar_that_grows(example, azure, capsys, monkeypatch):
+    monkeypatch.setattr(example.sys.stderr, "isatty", lambda: True)
+    assert example.main(["--trace", "azure-conv", "--root", str(azure), *SHORT]) == 0
+    bar = capsys.readouterr().err
+    assert bar.count("\r") > 8
+    assert bar.endswith("\n")
 
 
 def test_lengths_and_times_shrink_and_the_first_requests_are_taken(example, azure):

@@ -1,12 +1,15 @@
-"""The command ``bench``: its cases, who takes part, and that nobody is timed whose results are not ours."""
+"""The commands ``bench`` and ``tune``: cases, and that nobody is timed whose results are not ours."""
 
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 
 import pytest
 import torch
-from torch_flexattn.bench import contenders, race, suites
+from torch_flexattn.bench import contenders, race, suites, torch_peers
+from torch_flexattn.bench.peer import Peer
 from torch_flexattn.bench.task import make_task
 from torch_flexattn.cli import main
 
@@ -64,41 +67,62 @@ def test_queries_at_the_end_of_the_keys_mean_the_same_to_peers(mod):
 
 
 def test_peers_that_fail_or_differ_are_recorded_and_not_timed(monkeypatch):
+    plain = torch_peers.sdpa("math")
+
     def wrong(task):
-        return lambda: contenders.sdpa("math")(task)() + 1
+        return lambda: plain(task)() + 1
 
     def fails(task):
         raise RuntimeError("no such kernel\nat all")
 
     def late(task):
         calls = iter(range(3))
-        return lambda: contenders.sdpa("math")(task)() if next(calls) < 2 else fails(task)
+        return lambda: plain(task)() if next(calls) < 2 else fails(task)
 
-    peers = {"wrong": wrong, "fails": fails, "late": late, "math": contenders.sdpa("math")}
+    peers = {"wrong": Peer(wrong), "fails": Peer(fails), "late": Peer(late), "math": Peer(plain)}
     monkeypatch.setattr(contenders, "PEERS", peers)
-    result = race.race(SMALL, (*peers, "contiguous"), CPU, torch.float32, 2)
+    result = race.race(SMALL, tuple(peers), CPU, torch.float32, 2)
     assert set(result.peers_ms) == set(result.speedup) == {"math"}
     assert result.errors["wrong"].startswith("its results differ from ours by ")
     assert result.errors["fails"] == result.errors["late"] == "RuntimeError: no such kernel"
-    assert result.errors["contiguous"] == "takes no part in such a case"
+    assert result.rounds == {"ours": 2, "math": 2}
+
+
+def test_what_was_compiled_is_forgotten_once_a_case(monkeypatch):
+    told = []
+    monkeypatch.setattr(race, "forget_compiled", lambda: told.append("forgotten"))
+    race.race(SMALL, ("math", "flash"), CPU, torch.float32, 1, told.append)
+    assert told == ["forgotten", "ours", "math", "flash", "all in turns"]
+
+
+def test_what_a_peer_said_before_it_failed_is_kept(monkeypatch):
+    def refuses(task):
+        for words in ("Flash attention kernel not used because:", "no such head", "Math has been runtime disabled."):
+            warnings.warn(f"{words} (Triggered internally at sdp.cpp:1.)", stacklevel=1)
+        warnings.warn("old name", FutureWarning, stacklevel=1)
+        raise RuntimeError("No available kernel.")
+
+    monkeypatch.setitem(contenders.PEERS, "math", Peer(refuses))
+    result = race.race(SMALL, ("math",), CPU, torch.float32, 1)
+    assert result.errors == {"math": "RuntimeError: No available kernel. | no such head"}
 
 
 def test_ours_failing_is_a_result_too(monkeypatch, capsys):
-    def fails(task):
+    def fails(task, deterministic=None):
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(contenders, "ours", fails)
     assert main(["bench", "--suite", "decode", "--quick", "--device", "cpu", "--peers", "none"]) == 1
     printed = capsys.readouterr().out
     assert "failed" in printed
-    assert "ours: RuntimeError: out of luck (forward/noop/b2/h6-2/s1of256/d32 and 1 more)" in printed
+    assert "not measured: ours: RuntimeError: out of luck (forward/noop/b2/h6-2/s1of256/d32 and 1 more)" in printed
 
 
 def test_the_command_prints_ratios_and_writes_what_it_measured(capsys, tmp_path):
     path = tmp_path / "found.json"
     line = ["bench", "--suite", "paged", "--quick", "--device", "cpu", "--json", str(path)]
     assert main(line) == 0
-    head, *rows = capsys.readouterr().out.splitlines()
+    head, *rows, mean = capsys.readouterr().out.splitlines()
     assert "ours ms" in head
     assert "contiguous ms (×)" in head
     assert len(rows) == 2
@@ -107,29 +131,94 @@ def test_the_command_prints_ratios_and_writes_what_it_measured(capsys, tmp_path)
     assert (found["suite"], found["quick"], found["dtype"]) == ("paged", True, "float32")
     assert found["versions"]["torch"]
     assert [case["errors"] for case in found["cases"]] == [{}, {}]
-    assert all(case["speedup"]["contiguous"] > 0 for case in found["cases"])
+    ratios = [case["speedup"]["contiguous"] for case in found["cases"]]
+    assert found["geometric_means"]["paged"]["contiguous"] == pytest.approx((ratios[0] * ratios[1]) ** 0.5)
+    assert mean.split() == ["geometric", "mean", f"({(ratios[0] * ratios[1]) ** 0.5:.2f}×)"]
+    assert {case["suite"] for case in found["cases"]} == {"paged"}
+    assert all(case["rounds"] == {"ours": 3, "contiguous": 3} for case in found["cases"])
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_suites_in_one_run_and_some_of_their_cases(capsys, tmp_path):
+    path, plot = tmp_path / "found.json", tmp_path / "found.svg"
+    line = [
+        "bench",
+        "--suite",
+        "gym,decode",
+        "--quick",
+        "--device",
+        "cpu",
+        "--peers",
+        "math",
+        "--only",
+        "forward/noop/*",
+    ]
+    assert main([*line, "--json", str(path), "--plot", str(plot)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("suite gym") < printed.index("suite decode")
+    found = json.loads(path.read_text())
+    assert found["suite"] == "gym,decode"
+    names = [(case["suite"], case["name"]) for case in found["cases"]]
+    assert names == [("gym", "forward/noop/b1/h4-2/s256/d32"), ("decode", "forward/noop/b2/h6-2/s1of256/d32")]
+    assert all(f">{name}</text>" in plot.read_text() for _, name in names)
+
+
+def test_all_suites_in_one_run(capsys):
+    line = ["bench", "--suite", "all", "--quick", "--device", "cpu", "--peers", "none", "--only", "*/noop/*"]
+    assert main(line) == 0
+    said = [row for row in capsys.readouterr().out.splitlines() if row.startswith("suite ")]
+    assert said == ["suite gym", "suite decode", "suite paged"]
+
+
+def test_a_terminal_is_told_who_is_next(capsys, monkeypatch):
+    line = ["bench", "--suite", "decode", "--quick", "--device", "cpu", "--peers", "math"]
+    assert main(line) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(line) == 0
+    told = capsys.readouterr().err.split("\r\x1b[K")
+    assert told[0] == told[-1] == ""
+    for words in ("1/2", "2/2", "d32: ours", "d32: math", "d32: all in turns"):
+        assert any(words in bar for bar in told)
 
 
 def test_gradients_of_biases_are_compared_as_well(capsys):
     assert main(["bench", "--suite", "biasgrad", "--quick", "--device", "cpu", "--peers", "math"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("×)") == 4  # the heading, and all but the scale of a head
-    assert "math: NotImplementedError: it has no place for head_scale" in printed
+    assert printed.count("×)") == 5  # the heading, all but the scale of a head, and the mean
+    assert "not measured: math: it has no place for head_scale (backward/head_scale/" in printed
 
 
 def test_masks_are_raced_with_pytorchs(capsys):
     assert main(["bench", "--suite", "mask", "--quick", "--device", "cpu", "--peers", "torch_flex_eager"]) == 0
-    assert capsys.readouterr().out.count("×)") == 5
+    assert capsys.readouterr().out.count("×)") == 6
+
+
+def test_documents_of_a_mask_grow_with_its_length():
+    documents = {c.length: c.documents for c in suites.mask(False) if c.mod == "document"}
+    assert documents == {8192: 31, 131072: 500, 1 << 20: 4002}
+    task = race.masks.ours(suites.Build("document", 512, 7), CPU)()
+    assert task.nnz_blocks() != race.masks.ours(suites.Build("document", 512, 2), CPU)().nnz_blocks()
 
 
 @pytest.mark.parametrize(
     "line, said",
     [
-        (["--suite", "gym", "--peers", "math,fast"], "--peers: 'fast' is none of torch_flex, cudnn,"),
+        (["--suite", "gym", "--peers", "math,fast"], "--peers: 'fast' is none of auto, all, none, torch_flex,"),
         (["--suite", "gym", "--device", "tpu9"], "--device: no device is called 'tpu9'"),
         (["--suite", "gym", "--device", "meta"], "--device must be cuda or cpu, got 'meta'"),
         (["--suite", "gym", "--quick", "--json", "nowhere/at/all.json"], "--json: there is no folder"),
-        (["--suite", "best"], "invalid choice: 'best'"),
+        (["--suite", "gym", "--json", "."], "--json: . is a folder"),
+        (["--suite", "gym", "--plot", "nowhere/at.svg"], "--plot: there is no folder"),
+        (["--suite", "gym", "--plot", "speed.png"], "--plot must end in .svg, got 'speed.png'"),
+        (["--suite", "best"], "--suite: 'best' is none of all, paper, gym,"),
+        (["--suite", "gym,paper,gym"], "--suite: 'gym' is there more than once: 'gym,paper,gym'"),
+        (["--suite", "gym", "--only", "forward"], "--only: no case is called 'forward'; they are called like forward/"),
+        (["--suite", "gym", "--repeat", "3"], "--repeat is for --deterministic, got --repeat 3 without it"),
+        (["--suite", "gym", "--repeat", "0"], "must be a whole number from 1"),
+        (["--suite", "gym", "--deterministic", "--repeat", "1"], "--repeat must be at least 2, got 1"),
+        (["--suite", "gym", "--deterministic", "--peers", "math"], "--peers is for times, got --peers math with"),
+        (["--suite", "gym", "--deterministic", "--plot", "a.svg"], "--plot is for times, got --plot a.svg with"),
     ],
 )
 def test_wrong_options_are_named(line, said, capsys):

@@ -173,6 +173,8 @@ def test_bench_runs(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["bench", "--suite", suite, "--quick", "--peers", peers, "--json", str(path)]) == 0
     cases = json.loads(path.read_text())["cases"]
     assert all(case["ours_ms"] > 0 for case in cases)
+    assert all(case["peak_bytes"]["ours"] > 0 for case in cases)
+    assert all(case["rates"]["flops_per_s"] > 0 for case in cases if suite != "mask")
     assert any(case["peers_ms"] for case in cases)
     differing = [case for case in cases if any("differ" in e for e in case["errors"].values())]
     assert differing == []
@@ -184,6 +186,31 @@ def test_bench_races_pytorchs_flex_attention(tmp_path: Path) -> None:
     line = ["bench", "--suite", "gym", "--quick", "--peers", "torch_flex", "--json", str(path)]
     assert main(line) == 0
     assert all(case["speedup"]["torch_flex"] > 0 for case in json.loads(path.read_text())["cases"])
+
+
+@pytest.mark.parametrize("suite", ["decode", "paged"])
+def test_bench_measures_other_packages_or_says_why_not(suite: str, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    line = ["bench", "--suite", suite, "--quick", "--peers", "fa2,fa3,flashinfer", "--json", str(path)]
+    assert main(line) == 0
+    found = json.loads(path.read_text())
+    for name in ("fa2", "fa3", "flashinfer"):
+        for case in found["cases"]:
+            places = found["not_measured"], case["errors"], case["peers_ms"]
+            assert sum(name in place for place in places) == 1
+            assert "differ" not in case["errors"].get(name, "")
+
+
+@pytest.mark.parametrize("suite", ["paper", "gym", "decode", "paged", "mask", "biasgrad"])
+def test_bench_gives_equal_bits(suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bits.json"
+    line = ["bench", "--suite", suite, "--quick", "--deterministic", "--repeat", "5", "--json", str(path)]
+    assert main(line) == 0, capsys.readouterr().out
+    found = json.loads(path.read_text())
+    assert found["equal"]
+    assert all(case["runs"] == 5 for case in found["cases"])
+    if suite in ("paper", "gym", "biasgrad"):
+        assert all(case["kernel"].endswith("/triton") for case in found["cases"])  # of the backward pass
 
 
 def test_tune_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ between the contenders in an order drawn from a fixed seed, so that what one lea
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,16 +21,35 @@ from torch import Tensor
 from ..stats import stats
 from ..tune.timing import Stopwatch
 from . import contenders, masks
+from .memory import peak_bytes
+from .peer import Peer
 from .suites import Build, Case
-from .task import make_task
+from .task import TakesNoPart, make_task
+from .torch_peers import forget_compiled
+from .work import work_of
 
 LONGEST_MS = 2000.0
 """Timed of one contender: a slow one has fewer rounds, at least ``LEAST``."""
 LEAST = 3
 TOLERANCE = {torch.bfloat16: 0.04, torch.float16: 0.02, torch.float32: 1e-3}
 """Largest difference from our results, of their largest."""
-Contender = tuple[Callable[[], Any], Callable[[Any], Sequence[Tensor]]]
-"""What is timed, and what of its result is compared."""
+MOST_WORDS = 3
+"""Of what a backend said before it failed."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Somebody at the start.
+
+    Attributes:
+        run: what is timed.
+        seen: what of its result is compared.
+        is_partial: it has the first results alone.
+    """
+
+    run: Callable[[], Any]
+    seen: Callable[[Any], Sequence[Tensor]]
+    is_partial: bool = False
 
 
 @dataclass
@@ -43,7 +63,10 @@ class Result:
         peers_ms: medians of the peers.
         speedup: theirs by ours.
         differences: of their results from ours, of the largest.
-        errors: of those that have no time, by name; ours is ``"ours"``.
+        rounds: calls that were timed, by name; ours is ``"ours"``.
+        rates: of our median: ``"flops_per_s"`` of visible pairs and, in decoding, ``"bytes_per_s"``.
+        peak_bytes: the most a call held of a GPU's memory beyond what was there, by name; empty on a CPU.
+        errors: of those that have no time, by name.
     """
 
     name: str
@@ -52,6 +75,9 @@ class Result:
     peers_ms: dict[str, float] = field(default_factory=dict)
     speedup: dict[str, float] = field(default_factory=dict)
     differences: dict[str, float] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,52 +85,57 @@ class Result:
         return asdict(self)
 
 
-def peers_of(case: Case, device: torch.device) -> tuple[str, ...]:
-    """Who takes part by default."""
-    if isinstance(case, Build):
-        return ("torch_flex", "torch_flex_eager")
-    if case.page:
-        return ("contiguous",)
-    if device.type == "cuda":
-        return tuple(contenders.PEERS)
-    return ("torch_flex", "flash", "math")
+def unheard(name: str) -> None:
+    """Nobody wants to know who is next."""
 
 
-def race(case: Case, peers: Sequence[str], device: torch.device, dtype: torch.dtype, rounds: int) -> Result:
-    """Race ours and the ``peers`` that a case may have."""
+def race(
+    case: Case, peers: Sequence[str], device: torch.device, dtype: torch.dtype, rounds: int,
+    heard: Callable[[str], None] = unheard,
+) -> Result:  # fmt: skip
+    """Race ours and the ``peers`` that a case may have; ``heard`` is told who is next."""
     result = Result(case.name)
     watch = Stopwatch(device)
+    forget_compiled()
     try:
-        makers = _makers(case, device, dtype)
-        run, seen = makers["ours"]()
-        found = run()
-        expected = [t.detach().float() for t in seen(found)]
+        heard("ours")
+        makers, rates = _makers(case, peers, device, dtype)
+        ours = makers["ours"]()
+        found = ours.run()
+        expected = [t.detach().float() for t in ours.seen(found)]
+        del found
         result.kernel = "" if isinstance(case, Build) else stats().kernel
+        _note_peak(result, "ours", ours.run, device)
     except Exception as error:  # recorded: the other cases go on
         result.errors["ours"] = reason(error)
         return result
-    runs = {"ours": run}
+    runs = {"ours": ours.run}
     for name in peers:
-        if name not in makers:
-            result.errors[name] = "takes no part in such a case"
-            continue
+        heard(name)
+        said: list[warnings.WarningMessage] = []
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # SDPA says why a backend refuses, then raises
-                run, seen = makers[name]()
-                off = difference(seen(run()), expected)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")  # SDPA says why a backend refuses, then raises
+                peer = makers[name]()
+                found = peer.seen(peer.run())
+                off = difference(found, expected[: len(found)] if peer.is_partial else expected)
+            del found
             if not off <= TOLERANCE[dtype]:
                 result.errors[name] = f"its results differ from ours by {off:.3g} of the largest"
                 continue
-            result.differences[name], runs[name] = off, run
+            _note_peak(result, name, peer.run, device)
+            result.differences[name], runs[name] = off, peer.run
         except Exception as error:  # a peer may fail in any way
-            result.errors[name] = reason(error)
+            result.errors[name] = reason(error, said)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
+    heard("all in turns")
     times, failed = alternate(watch, runs, rounds)
     result.errors |= failed
+    result.rounds = {name: len(found) for name, found in times.items()}
     if "ours" in times:
         result.ours_ms = median(times.pop("ours"))
+        result.rates = rates(result.ours_ms)
         result.peers_ms = {name: median(found) for name, found in times.items()}
         result.speedup = {name: ms / result.ours_ms for name, ms in result.peers_ms.items()}
     return result
@@ -149,29 +180,44 @@ def difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return worst
 
 
-def reason(error: Exception) -> str:
-    """Type and first line of an error."""
+def reason(error: Exception, said: Sequence[warnings.WarningMessage] = ()) -> str:
+    """Type and first line of an error, and what was said before it, such as why a backend cannot serve."""
+    if isinstance(error, TakesNoPart):
+        return str(error)
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    told = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    words = [
+        re.sub(r" \(Triggered internally.*", "", str(w.message), flags=re.DOTALL).strip()
+        for w in said
+        if issubclass(w.category, UserWarning)
+    ]
+    causes = [w for w in dict.fromkeys(words) if w and not re.search(r"because:$|runtime disabled", w)]
+    return " | ".join([told, *(cause.splitlines()[0][:200] for cause in causes[:MOST_WORDS])])
 
 
-def _makers(case: Case, device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], Contender]]:
+def _note_peak(result: Result, name: str, run: Callable[[], Any], device: torch.device) -> None:
+    peak = peak_bytes(run, device)
+    if peak is not None:
+        result.peak_bytes[name] = peak
+
+
+def _makers(
+    case: Case, peers: Sequence[str], device: torch.device, dtype: torch.dtype
+) -> tuple[dict[str, Callable[[], Contender]], Callable[[float], dict[str, float]]]:
+    """How each gets to the start, and our rates by our time."""
     if isinstance(case, Build):
-        found = {
-            "ours": partial(masks.ours, case, device),
-            "torch_flex": partial(masks.torch_flex, case, device, compiled=True),
-            "torch_flex_eager": partial(masks.torch_flex, case, device, compiled=False),
-        }
-        return {name: partial(_with, make, masks.blocks_of) for name, make in found.items()}
+        builders: dict[str, masks.Builder] = {"ours": masks.ours, **masks.PEERS}
+        return {name: partial(_building, make, case, device) for name, make in builders.items()}, lambda ms: {}
     task = make_task(case, device, dtype)
-    prepared: dict[str, contenders.Prepare] = {"ours": contenders.ours}
-    prepared |= {"contiguous": contenders.contiguous} if case.page else contenders.PEERS
-    made = {
-        name: partial(contenders.backward, prepare, task) if case.backward else partial(prepare, task)
-        for name, prepare in prepared.items()
-    }
-    return {name: partial(_with, make, contenders.results_of) for name, make in made.items()}
+
+    def attending(peer: Peer) -> Contender:
+        own = peer.laid(task)
+        run = contenders.backward(peer.prepare, own) if case.backward else peer.prepare(own)
+        return Contender(run, contenders.results_of, peer.is_partial)
+
+    chosen = {"ours": Peer(contenders.ours), **{name: contenders.PEERS[name] for name in peers}}
+    return {name: partial(attending, peer) for name, peer in chosen.items()}, lambda ms: work_of(task).rates(ms)
 
 
-def _with(make: Callable[[], Callable[[], Any]], seen: Callable[[Any], Sequence[Tensor]]) -> Contender:
-    return make(), seen
+def _building(make: masks.Builder, case: Build, device: torch.device) -> Contender:
+    return Contender(make(case, device), masks.blocks_of)

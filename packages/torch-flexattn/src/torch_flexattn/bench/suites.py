@@ -16,6 +16,8 @@ MOST_KV_BYTES = 16 << 30
 """Of a decoding case."""
 MODS = ("noop", "causal", "alibi", "sliding_window", "document", "prefix_lm", "softcap")
 GYM_MODS = ("noop", "causal", "alibi", "sliding_window", "document")
+TOKENS_A_DOCUMENT = 262
+"""Of a mask that is built: 500 documents in 131,072 tokens."""
 DECODE_MODS = ("alibi", "sliding_window", "softcap")
 BIASES = ("relative_bias", "t5_bias", "head_scale", "pair_bias")
 
@@ -62,15 +64,18 @@ class Build:
     Attributes:
         mod: name of the mask.
         length: queries, and keys.
+        documents: how many, of a mask of documents.
     """
 
     mod: str
     length: int
+    documents: int = 12
 
     @property
     def name(self) -> str:
         """All of it."""
-        return f"mask/{self.mod}/s{self.length}"
+        count = str(self.documents) if self.mod == "document" else ""
+        return f"mask/{self.mod}{count}/s{self.length}"
 
 
 Case = Attend | Build
@@ -139,9 +144,10 @@ def paged(quick: bool) -> Sequence[Case]:
 
 
 def mask(quick: bool) -> Sequence[Case]:
-    """Blocks of masks."""
+    """Blocks of masks; documents of 262 tokens on average."""
     lengths = (512,) if quick else (8192, 131072, 1 << 20)
-    return [Build(mod, n) for n in lengths for mod in ("causal", "sliding_window", "document", "prefix_lm")]
+    mods = ("causal", "sliding_window", "document", "prefix_lm")
+    return [Build(mod, n, max(2, n // TOKENS_A_DOCUMENT)) for n in lengths for mod in mods]
 
 
 def biasgrad(quick: bool) -> Sequence[Case]:

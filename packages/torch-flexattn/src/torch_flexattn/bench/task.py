@@ -11,6 +11,10 @@ from .suites import Attend
 from .variants import Variant, variant
 
 
+class TakesNoPart(Exception):
+    """A case asks for what a contender does not have; the message says what."""
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One call of attention, ready to be made.
@@ -50,7 +54,7 @@ class Task:
         """The mask, bool ``[1, 1, L, S]``, or what the score modification adds, ``[1, Hq, L, S]``, as one tensor.
 
         Raises:
-            NotImplementedError: the score modification is no addition.
+            TakesNoPart: the score modification is no addition.
         """
         of, case = self.variant, self.case
         b, h, i, j = (
@@ -61,7 +65,7 @@ class Task:
         if of.plain_score is None:
             return None if of.plain_mask is None else of.plain_mask(b, h, i, j).expand(1, -1, -1, -1)
         if not of.is_added:
-            raise NotImplementedError(f"it has no place for {case.mod}")
+            raise TakesNoPart(f"it has no place for {case.mod}")
         return of.plain_score(torch.zeros((), device=self.q.device), b, h, i, j).to(self.q.dtype)
 
 

@@ -31,6 +31,7 @@ class Variant:
         plain_score: likewise, of the score and these.
         learnt: tensors whose gradient is wanted.
         is_added: the score modification adds a bias, which may be handed over as a tensor.
+        bounds: where documents begin and end, int32; ``None``: there are none.
     """
 
     mask: MaskMod | None = None
@@ -39,19 +40,24 @@ class Variant:
     plain_score: Callable[..., Any] | None = None
     learnt: tuple[Tensor, ...] = ()
     is_added: bool = False
+    bounds: Tensor | None = None
 
 
-def variant(name: str, heads: int, length: int, device: torch.device, dtype: torch.dtype) -> Variant:
+def variant(
+    name: str, heads: int, length: int, device: torch.device, dtype: torch.dtype, documents: int = DOCUMENTS
+) -> Variant:
     """The variant of a name, for queries and keys of ``length``.
 
     Raises:
         InputError: no such name.
     """
+    if name == "document":
+        return _document(length, device, documents)
     if name in _MASKS:
         return _MASKS[name](length, device)
     if name in _SCORES:
         return _SCORES[name](heads, length, device, dtype)
-    raise InputError(f"mod must be one of {', '.join((*_MASKS, *_SCORES))}; got {name!r}")
+    raise InputError(f"mod must be one of {', '.join((*_MASKS, 'document', *_SCORES))}; got {name!r}")
 
 
 def bounds_of(length: int, documents: int = DOCUMENTS) -> list[int]:
@@ -82,12 +88,13 @@ def _prefix(length: int, device: torch.device) -> Variant:
     )
 
 
-def _document(length: int, device: torch.device) -> Variant:
-    bounds = torch.tensor(bounds_of(length), dtype=torch.int32, device=device)
+def _document(length: int, device: torch.device, documents: int) -> Variant:
+    bounds = torch.tensor(bounds_of(length, documents), dtype=torch.int32, device=device)
     number = torch.repeat_interleave(torch.arange(len(bounds) - 1, device=device), bounds.diff())
     return Variant(
         mask=masks.document(bounds, causal=True, total=length),
         plain_mask=lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (number[q_idx] == number[kv_idx]),
+        bounds=bounds,
     )
 
 
@@ -158,7 +165,6 @@ _MASKS: dict[str, Callable[[int, torch.device], Variant]] = {
     "causal": _causal,
     "sliding_window": _window,
     "prefix_lm": _prefix,
-    "document": _document,
 }
 _SCORES: dict[str, Callable[[int, int, torch.device, torch.dtype], Variant]] = {
     "alibi": _alibi,
