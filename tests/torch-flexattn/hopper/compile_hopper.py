@@ -107,7 +107,12 @@ def main() -> None:
             "k": [(tiles.keys, c.size) for c in chunks(kernel.width)],
             "v": [(tiles.keys, c.size) for c in chunks(kernel.value_width)],
         }
-        constants = common | {"BLOCK_N": tiles.keys, "STAGES": tiles.stages, "WHOLE_N": name != "table"}
+        constants = common | {
+            "BLOCK_N": tiles.keys,
+            "STAGES": tiles.stages,
+            "WHOLE_N": name != "table",
+            "POSITIVE": True,
+        }
         module = load(forward_source.source(kernel))
         report(f"forward-{name}", compiled(module.forward, kernel.programs, constants, sizes, kernel.eight))
     for name, kernel in BACKWARD.items():

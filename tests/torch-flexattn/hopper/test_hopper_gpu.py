@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_flexattn import create_block_mask, mask_mod, masks, reference, score_mod, scores
+from torch_flexattn import create_block_mask, flex_attention, mask_mod, masks, reference, score_mod, scores
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper GPU")]
@@ -139,3 +139,29 @@ def test_backward(case: SimpleNamespace) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         close(one, other, 0.02)
+
+
+@pytest.mark.parametrize("scale", [-0.1, 0.0, 0.1])
+@pytest.mark.parametrize("cap", [None, -3.0, 3.0])
+def test_numbers_of_either_sign(cap: float | None, scale: float) -> None:
+    """What multiplies a score last is not always positive."""
+    q, k, v = (torch.randn(1, 2, 300, 64, device="cuda").bfloat16() for _ in range(3))
+    score = None if cap is None else score_mod(lambda s, b, h, i, j: cap * torch.tanh(s / 2))
+    found = flex_attention(q, k, v, score, mask_mod=masks.causal(), scale=scale, backend="hopper", return_lse=True)
+    right = reference.attention(q, k, v, score_mod=score, mask_mod=masks.causal(), scale=scale)
+    close(found[0], right[0], 0.01)
+    close(found[1], right[1], 1e-3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_soft_caps_keep_what_is_no_number_to_its_row(bad: float) -> None:
+    """Neighbouring scores share a reciprocal: hidden keys and other rows must not notice."""
+    q, k, v = (torch.randn(1, 1, 256, 64, device="cuda").bfloat16() for _ in range(3))
+    right = flex_attention(q, k, v, scores.softcap(5.0), mask_mod=masks.causal())
+    q[0, 0, 70], k[0, 0, 201] = bad, bad  # its neighbour 200 is seen by query 200, which does not see 201
+    found = flex_attention(q, k, v, scores.softcap(5.0), mask_mod=masks.causal())
+    whole = torch.ones(256, dtype=torch.bool)
+    whole[70] = whole[201:] = False
+    torch.testing.assert_close(found[0, 0, whole], right[0, 0, whole], rtol=0, atol=1e-2)
+    assert found[0, 0, 70].isnan().all()
+    assert found[0, 0, 201:].isnan().all()

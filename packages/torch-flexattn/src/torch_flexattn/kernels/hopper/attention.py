@@ -20,6 +20,7 @@ from ..launch.launch import launch
 from ..launch.signature import Tile
 from ..triton.block_runs import BLOCK, runs_of
 from ..triton.chunks import chunks
+from ..triton.factors import is_positive
 from ..triton.gradients import Gradients, Results
 from ..triton.index_width import reaching
 from ..triton.layout import ordered_like
@@ -172,6 +173,7 @@ def forward(
         WHOLE_M=not batch_invariant and rows % program == 0,
         WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
         INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, program, tiles.keys),
+        POSITIVE=descales is None and is_positive(kernel.score, () if score is None else score.scalars, scale),
         REGISTERS=tiles.registers,
     )  # fmt: skip
     if again is not None:

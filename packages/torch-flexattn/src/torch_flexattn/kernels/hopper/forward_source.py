@@ -7,6 +7,9 @@ products. Modifications and masks are evaluated on the accumulators where they l
 Queries and keys may be of 8 bits (e4m3): both are read along their features, as products of 8 bits must be. Values are
 of 16 bits even then: the second product sums over keys, along which values do not lie, and its weights keep 16 bits.
 
+What multiplies every score last is left for the exponentials, where a multiplication costs nothing: ``m`` and ``s`` times
+``rate`` are the scores in base 2. That needs a positive number, known before the launch; another one multiplies at once.
+
 The structure is that of FlashAttention-3 (Shah et al., 2024, section 3.1).
 """
 
@@ -19,7 +22,7 @@ from ...program import Program
 from ..triton.chunks import chunks
 from ..triton.forward_source import BOX
 from ..triton.places import names as names_of
-from ..triton.printer import Printed, print_program, scores_of
+from ..triton.printer import Printed, Word, print_program, scores_of
 
 GROUPS = 2
 """Groups of warps that multiply."""
@@ -27,6 +30,8 @@ ROWS = 64
 """Of a group: what one instruction of a group of warps multiplies."""
 DEPTH = {False: 16, True: 32}
 """Features that one instruction sums over, by whether they are of 8 bits: 32 bytes."""
+
+WORDS = {"tanh": Word("tanh_of_pairs({0})", 2.8853900817779268)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from torch_flexattn.kernels.hopper.arithmetic import tanh
+from torch_flexattn.kernels.hopper.arithmetic import tanh, tanh_of_pairs
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
 
@@ -94,7 +99,7 @@ def attend(
     out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} b, h, row0, heads, q_len, kv_len, scale,{offset_argument}
     {places}
     BLOCK_N: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
-    INSIDE: gl.constexpr,
+    INSIDE: gl.constexpr, POSITIVE: gl.constexpr,
 ):
     LOG2E: gl.constexpr = 1.4426950408889634
     BLOCK_M: gl.constexpr = {rows}
@@ -120,7 +125,7 @@ def attend(
 {loops}
     some = l > 0
     safe = gl.where(some, l, 1.0)
-    lse = gl.where(some, (m + gl.log2(safe)) / LOG2E, float("-inf"))
+    lse = gl.where(some, (m * rate + gl.log2(safe)) / LOG2E, float("-inf"))
 {sink}    l_at = (b * heads + h).to(gl.int64) * q_len + q_rows
     gl.store(lse_ptr + l_at, lse, mask=q_rows < q_len)
 {stores}
@@ -131,7 +136,7 @@ def forward(
     heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale,{offset_argument}
     {places}
     BLOCK_N: gl.constexpr, MASK_M: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr,
-    WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, REGISTERS: gl.constexpr,
+    WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
     row0 = (gl.num_programs(0) - 1 - gl.program_id(0)) * {program_rows}
     bh = gl.program_id(1)
@@ -183,7 +188,9 @@ SINK = """    sink = gl.load(sinks + h).to(gl.float32)
 def source(kernel: Forward) -> str:
     """The file that holds the kernel."""
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score"}
-    score = None if kernel.score is None else print_program(kernel.score, "x", names, box=BOX)
+    score = None
+    if kernel.score is not None:
+        score = print_program(kernel.score, "x", names | {"score": "qk"}, box=BOX, scale="scale", words=WORDS)
     first = (0, 0) if kernel.score is None else (len(kernel.score.captures), len(kernel.score.scalars))
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
@@ -198,7 +205,8 @@ def source(kernel: Forward) -> str:
     arguments = (
         f"{', '.join(q)}, {', '.join(q_smem)}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, row_ptr, runs, "
         f"mask_row, out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} b, h, row0, heads, q_len, kv_len, scale, "
-        f"{'q_offsets' if kernel.offsets else 'q_offset'}, {places} BLOCK_N, MASK_N, STAGES, WHOLE_M, WHOLE_N, INSIDE"
+        f"{'q_offsets' if kernel.offsets else 'q_offset'}, {places} BLOCK_N, MASK_N, STAGES, WHOLE_M, WHOLE_N, INSIDE, "
+        "POSITIVE"
     )
     loads = [f"mbarrier.expect(bar, {' + '.join(f'{d}.block_type.nbytes' for d in q)})"]
     loads += [
@@ -214,6 +222,7 @@ def source(kernel: Forward) -> str:
     for printed in (score, mask):
         if printed is not None:
             setup += printed.outside
+    setup += [f"by = {_left(kernel, score)[1]}", "rate = by if POSITIVE else 1.0"]
     loop = "for n in range(begin, stop, BLOCK_N):"
     loops = [loop, *_indent(_tile(kernel, score, None), 1)]
     if mask is not None:
@@ -230,7 +239,7 @@ def source(kernel: Forward) -> str:
             f"gl.store(o_at{n}, (acc{n} / safe{n}).to(out_ptr.dtype.element_ty), mask=(o_rows{n} < q_len){inside})",
         ]
     if kernel.maxima:
-        stores.append("gl.store(max_ptr + l_at, m / LOG2E, mask=q_rows < q_len)")
+        stores.append("gl.store(max_ptr + l_at, m * rate / LOG2E, mask=q_rows < q_len)")
     allocate = [
         f"{s} = gl.allocate_shared_memory({d}.dtype, [{GROUPS}, 1, 1, {ROWS}, {c.size}], {d}.layout)"
         for d, s, c in zip(q, q_smem, wide)
@@ -264,6 +273,17 @@ def source(kernel: Forward) -> str:
     )  # fmt: skip
 
 
+def _left(kernel: Forward, score: Printed | None) -> tuple[str, str]:
+    """The scores of a tile but for a number, and that number times what makes exponentials ones of 2."""
+    if kernel.score is None or score is None:
+        return "qk", "scale * LOG2E"
+    zeros = "gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SCORES)"
+    product = score.products.get(kernel.score.output)
+    if product is None:
+        return scores_of(kernel.score, score.outputs[0], zeros), "LOG2E"
+    return product.base, f"{product.factor} * LOG2E"
+
+
 def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[str]:
     """One block of keys, ``n`` the first, with a mask if it is partial."""
     values = len(chunks(kernel.value_width))
@@ -281,15 +301,18 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         "qk = warpgroup_mma_wait(0, deps=(qk,))",
         "mbarrier.arrive(k_free.index(slot))",
     ]
-    if score is None:
-        lines.append("s = qk * (scale * LOG2E)")
-    else:
-        assert kernel.score is not None
-        modified = scores_of(kernel.score, score.outputs[0], "gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SCORES)")
-        lines += ["score = qk * scale", *score.lines["inner"], f"s = {modified} * LOG2E"]
+    if mask is not None:
+        lines += [*mask.lines["inner"], f"seen = {mask.outputs[0]} & (kv_idx < kv_len)"]
+    if score is not None:
+        if mask is not None and "tanh_of_pairs" in "".join(
+            score.lines["inner"]
+        ):  # what is hidden is no one's neighbour
+            lines.append("qk = gl.where(seen, qk, 0.0)")
+        lines += score.lines["inner"]
+    lines += [f"s = {_left(kernel, score)[0]}", "if not POSITIVE:", "    s = s * by"]
     hidden = 's = gl.where({}, s, float("-inf"))'
     if mask is not None:
-        lines += [*mask.lines["inner"], hidden.format(f"{mask.outputs[0]} & (kv_idx < kv_len)")]
+        lines.append(hidden.format("seen"))
     else:
         lines += ["if not WHOLE_N:", "    if n + BLOCK_N > kv_len:", f"        {hidden.format('kv_idx < kv_len')}"]
     lines.append("m_new = gl.maximum(m, gl.max(s, 1))")
@@ -298,8 +321,9 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         finite = "m_safe"
         lines.append('m_safe = gl.where(m_new == float("-inf"), 0.0, m_new)')
     lines += [
-        f"p = gl.exp2(s - {finite}[:, None])",
-        f"alpha = gl.exp2(m - {finite})",
+        f"highest = {finite} * rate",
+        "p = gl.exp2(s * rate - highest[:, None])",
+        "alpha = gl.exp2(m * rate - highest)",
         "l = l * alpha + gl.sum(p, 1)",
         "m = m_new",
         *(f"acc{c} = acc{c} * gl.convert_layout(alpha, gl.SliceLayout(1, OUT{c}))[:, None]" for c in range(values)),

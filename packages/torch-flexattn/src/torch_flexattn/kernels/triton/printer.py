@@ -7,11 +7,12 @@ may be negative the quotient is corrected to what Python gives. A gather out of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ...program import INPUTS, Node, Program
+from .factors import FLOAT, split
 from .slanted import Box, Slope, slanted_read, slope
 
 Side = Literal["q", "kv"]
@@ -43,12 +44,29 @@ _CALLS = {
 
 
 @dataclass(frozen=True)
+class Product:
+    """A value of a tile that is not multiplied yet: ``base`` changes in the tile, ``factor`` does not."""
+
+    base: str
+    factor: str
+
+
+@dataclass(frozen=True)
+class Word:
+    """How an operation is written where it takes a whole tile: ``text`` of its argument times ``factor``."""
+
+    text: str
+    factor: float
+
+
+@dataclass(frozen=True)
 class Printed:
-    """Statements by place, the names of the results, and those of all values."""
+    """Statements by place, the results, all values, and those of them that are products (see ``factors``)."""
 
     lines: dict[Place, list[str]]
     outputs: list[str]
     values: list[str]
+    products: dict[int, Product]
 
     @property
     def outside(self) -> list[str]:
@@ -78,6 +96,8 @@ def print_program(
     first: tuple[int, int] = (0, 0),
     box: Box | None = None,
     kept: Side = "q",
+    scale: str = "",
+    words: Mapping[str, Word] | None = None,
 ) -> Printed:
     """Triton statements for a program.
 
@@ -88,9 +108,12 @@ def print_program(
         first: how many captured tensors and scalars of the kernel belong to programs before this one.
         box: the tile, where ``b`` and ``h`` are single numbers.
         kept: the side of which a program keeps one block: queries forward, keys backward.
+        scale: what the score under its name has still to be multiplied by; nothing if empty.
+        words: other ways to write operations on scores, by operation.
     """
     lines: dict[Place, list[str]] = {place: [] for place in PLACES}
     values: list[str] = []
+    products: dict[int, Product] = {}
     not_negative: list[bool] = []
     for number, (node, depends) in enumerate(zip(program.nodes, program.dependencies, strict=True)):
         args = [values[a] for a in node.args]
@@ -98,6 +121,9 @@ def print_program(
         not_negative.append(_is_not_negative(node, [program.nodes[a] for a in node.args], known))
         if node.op in INPUTS:
             values.append(names[node.op])
+            if node.op == "score" and scale:
+                products[len(values) - 1] = Product(names["score"], scale)
+                values[-1] = f"({names['score']} * {scale})"
             continue
         if node.op == "const":
             values.append(_literal(node))
@@ -108,13 +134,26 @@ def print_program(
             values.append(number if as_given else _cast(number, node.dtype, ""))
             continue
         name = f"{prefix}{number}"
-        if node.op == "gather":
+        parts = split(program, number)
+        if parts is not None:
+            whole = products.get(parts.inner, Product(values[parts.inner], ""))
+            by = f"{whole.factor or '1.0'} {'/' if parts.divides else '*'} {values[parts.factor]}"
+            lines["once"].append(f"{name} = {by}" + (f"  # {node.line}" if node.line else ""))
+            products[number] = Product(whole.base, name)
+            values.append(f"({whole.base} * {name})")
+            continue
+        word = words.get(node.op) if words is not None and "score" in depends and node.dtype == FLOAT else None
+        if word is not None:
+            given = products.get(node.args[0], Product(args[0], "1.0"))
+            lines["once"].append(f"{name}_by = {given.factor} * {word.factor!r}")
+            text = word.text.format(f"{given.base} * {name}_by")
+        elif node.op == "gather":
             text = _gather(program, node, args, known, first[0])
         elif node.dtype in ("float16", "bfloat16") and node.op not in IN_16_BITS:  # as PyTorch: in 32, then rounded
-            text = _text(program, node, [f"tl.cast({a}, tl.float32)" for a in args], known)
+            text = _text(program, node, depends, [f"tl.cast({a}, tl.float32)" for a in args], known)
             text = f"tl.cast({text}, {TYPES[node.dtype]})"
         else:
-            text = _text(program, node, args, known)
+            text = _text(program, node, depends, args, known)
         comment = f"  # {node.line}" if node.line else ""
         slopes = _slopes(program, node, values, depends) if box is not None else None
         if slopes is not None and box is not None:
@@ -123,7 +162,7 @@ def print_program(
         else:
             lines[place_of(depends, kept)].append(f"{name} = {text}{comment}")
         values.append(name)
-    return Printed(lines, [values[o] for o in program.outputs], values)
+    return Printed(lines, [values[o] for o in program.outputs], values, products)
 
 
 def scores_of(program: Program, output: str, zeros: str) -> str:
@@ -137,7 +176,7 @@ def scores_of(program: Program, output: str, zeros: str) -> str:
     return text if "score" in depends else f"({text} + {zeros})"
 
 
-def _text(program: Program, node: Node, args: Sequence[str], known: Sequence[bool]) -> str:
+def _text(program: Program, node: Node, depends: frozenset[str], args: Sequence[str], known: Sequence[bool]) -> str:
     whole = node.dtype not in FLOATS
     if node.op == "cast":
         if node.dtype == "bool":
@@ -158,6 +197,8 @@ def _text(program: Program, node: Node, args: Sequence[str], known: Sequence[boo
         if all(known):
             return f"({args[0]} {'//' if node.op == 'floordiv' else '%'} {args[1]})"
         return f"{'floor_div' if node.op == 'floordiv' else 'floor_mod'}({args[0]}, {args[1]})"
+    if node.op == "div" and node.dtype == FLOAT and "score" not in depends:
+        return f"tl.div_rn({args[0]}, {args[1]})"  # what is rounded to an index, or compared, must be exact
     if node.op in _INFIX:
         return f"({args[0]} {_INFIX[node.op]} {args[1]})"
     return _CALLS[node.op].format(*args)
