@@ -18,7 +18,7 @@ from .errors import InputError, KindError, OutOfRangeError
 from .masks.lengths import with_lengths
 from .mods import MaskLike, MaskMod, mask_mod
 from .reindex import everything
-from .runs import assemble, columns_of
+from .runs import by_rows, columns_of, joined
 
 Method = Literal["auto", "exact", "analytic"]
 METHODS = ("auto", "exact", "analytic")
@@ -170,12 +170,12 @@ def built(
     rows, columns = geometry.planes * geometry.rows, geometry.columns
     outside = check and bool(mod.captures)
     if 0 in shape:
-        found, outside = [], False
+        found, outside = joined([], device), False
     elif method == "exact" or (method == "auto" and math.prod(shape) <= SMALL):
         found = classify_exactly(mod, geometry)
     else:
         found, outside = classify(mod, geometry, check=check)
-    row_ptr, runs = assemble(found, rows, columns, device)
+    row_ptr, runs = by_rows(found, rows, columns)
     mask = BlockMask(row_ptr, runs, shape, block, None if mod.program == EVERYTHING else mod)
     if outside:
         refuse_bad_reads(mask)

@@ -47,7 +47,11 @@ def assemble(found: list[Tensor], rows: int, columns: int, device: torch.device)
     Returns:
         ``row_ptr`` int32 ``[rows + 1]`` and ``runs`` int32 ``[n, 2]``.
     """
-    width = 2 * (columns + 1)
+    return by_rows(joined(found, device), rows, columns)
+
+
+def joined(found: list[Tensor], device: torch.device) -> Tensor:
+    """Whole runs in their order, as stretches, from pieces of them in any order."""
     nowhere = torch.full((1, 2), NOWHERE, dtype=torch.int64, device=device)
     together = torch.cat([*found, nowhere])
     first, order = together[:, 0].sort()
@@ -55,11 +59,16 @@ def assemble(found: list[Tensor], rows: int, columns: int, device: torch.device)
     opens = torch.ones_like(first, dtype=torch.bool)
     torch.ne(first[1:], last[:-1], out=opens[1:])
     opening = opens.nonzero().squeeze(1)  # the last one is of all that is nowhere
-    ends = torch.stack([first.index_select(0, opening[:-1]), last.index_select(0, opening[1:] - 1)], dim=1)
-    bounds = torch.arange(0, (rows + 1) * width, width, device=device)
+    return torch.stack([first.index_select(0, opening[:-1]), last.index_select(0, opening[1:] - 1)], dim=1)
+
+
+def by_rows(ends: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """``row_ptr`` and ``runs`` of whole runs in their order; what they are made from is written over."""
+    width = 2 * (columns + 1)
+    bounds = torch.arange(0, (rows + 1) * width, width, device=ends.device)
     row_ptr = torch.searchsorted(ends[:, 0].contiguous(), bounds, out_int32=True)
     runs = ends.remainder_(width).to(torch.int32)
-    runs[:, 0] >>= 1
+    runs[:, 0].bitwise_right_shift_(1)
     return row_ptr, runs
 
 

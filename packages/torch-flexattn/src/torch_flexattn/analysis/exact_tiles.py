@@ -37,7 +37,10 @@ def settle(mod: MaskMod, geometry: Geometry, blocks: Blocks, hints: Hints | None
     """
     at = (_samples(*both, geometry.device) for both in zip(SAMPLES, geometry.block))
     some, every = _reduced(mod, geometry, blocks, *at)
-    rest = (some == every).nonzero().squeeze(1)
+    unclear = some == every
+    if not unclear.any():
+        return some, every
+    rest = unclear.nonzero().squeeze(1)
     if hints is not None and rest.shape[0] * geometry.block[0] * geometry.block[1] > WORTH_HINTS:
         some, every = _joined(some, every, rest, _at_hints(mod, geometry, blocks.chosen(rest), hints))
         rest = (some == every).nonzero().squeeze(1)
@@ -135,7 +138,8 @@ def _reads_inside(mod: MaskMod, geometry: Geometry) -> bool:
 
 def _read(table: Tensor, indices: list[Tensor]) -> tuple[Tensor, None]:
     """Such a read: no index has to be looked at."""
-    return table[indices[0].long()], None
+    (index,) = indices
+    return table.index_select(0, index.reshape(-1)).view(index.shape), None
 
 
 def _reduced(mod: MaskMod, geometry: Geometry, blocks: Blocks, at_q: Tensor, at_kv: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +174,7 @@ def _steps(
 
 
 def _samples(of_128: tuple[int, ...], block: int, device: torch.device) -> Tensor:
-    return constant(tuple(sorted({place * block // 128 for place in of_128})), device)
+    return constant(tuple(sorted({place * block // 128 for place in of_128})), device, torch.int32)
 
 
 def _budget(mod: MaskMod, geometry: Geometry) -> int:

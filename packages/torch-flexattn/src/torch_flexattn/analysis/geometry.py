@@ -90,9 +90,9 @@ class Blocks:
         return Blocks(self.places.index_select(0, index))
 
 
-def constant(numbers: tuple[int, ...], device: torch.device) -> Tensor:
-    """A few integers on a device, int64; copied there once."""
-    return kept((numbers, device), lambda: torch.tensor(numbers, device=device))
+def constant(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """A few integers on a device; copied there once."""
+    return kept((numbers, device, dtype), lambda: torch.tensor(numbers, dtype=dtype, device=device))
 
 
 def counted(count: int, step: int, last: int, dtype: torch.dtype, device: torch.device) -> Tensor:

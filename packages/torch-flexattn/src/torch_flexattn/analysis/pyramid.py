@@ -137,12 +137,11 @@ def plane_values(
 
 
 def _pyramid(values: Tensor, axis: Axis) -> Pyramid:
-    low = high = values
+    whole = not values.is_floating_point() and values.dtype != torch.bool
+    low = high = values.long() if whole else values
     levels: list[tuple[Tensor, Tensor]] = []
     for size in (axis.block, *axis.factors):
         low, high = _least_and_greatest(low, high, size)
-        if not levels and not values.is_floating_point() and values.dtype != torch.bool:
-            low, high = low.long(), high.long()
         levels.append((low, high))
     return Pyramid(tuple(levels), values)
 

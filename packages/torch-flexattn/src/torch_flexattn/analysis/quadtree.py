@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ..mods import MaskMod
-from ..runs import NOWHERE, stretches
+from ..runs import NOWHERE, joined, stretches
 from .alike import as_tensor
 from .boxes import Boxes
 from .exact_tiles import look, settle
 from .geometry import Blocks, Geometry, constant
+from .kinds import Kinds
 from .pyramid import axes
 from .sides import divide
 
@@ -28,27 +29,27 @@ SPLIT_BITS = 4
 """A box is split in up to 2⁴ along each direction."""
 
 
-def classify(mod: MaskMod, geometry: Geometry, *, check: bool = False) -> tuple[list[Tensor], bool]:
-    """All stretches of a mask of which no length is 0.
+def classify(mod: MaskMod, geometry: Geometry, *, check: bool = False) -> tuple[Tensor, bool]:
+    """The runs of a mask of which no length is 0.
 
     Returns:
-        Pieces ``[n, 2]`` int64 (see :func:`torch_flexattn.runs.stretches`), in no order, and, with ``check``, whether
-        captured tensors may be read out of range (else False).
+        Them in their order, as stretches ``[n, 2]`` int64 (see :func:`torch_flexattn.runs.stretches`), and, with
+        ``check``, whether captured tensors may be read out of range (else False).
     """
-    search = _Search(mod, geometry)
     outside = False
     step = max(1, min(geometry.planes, first_of(geometry), PLANE_VALUES // max(geometry.shape[2:])))
+    search = _Search(mod, geometry, at_once=not _factors(step, geometry))
     for first in range(0, geometry.planes, step):
         outside |= search.run(first, min(first + step, geometry.planes), check)
-    return search.found, outside
+    return search.runs(), outside
 
 
-def classify_exactly(mod: MaskMod, geometry: Geometry) -> list[Tensor]:
+def classify_exactly(mod: MaskMod, geometry: Geometry) -> Tensor:
     """The same from every position of every block."""
     number = torch.arange(geometry.planes * geometry.rows * geometry.columns, device=geometry.device)
     row = number // geometry.columns
     blocks = Blocks.at(row // geometry.rows, row % geometry.rows, number % geometry.columns)
-    return [of_blocks(geometry, blocks, *look(mod, geometry, blocks))]
+    return joined([of_blocks(geometry, blocks, *look(mod, geometry, blocks))], geometry.device)
 
 
 def of_blocks(geometry: Geometry, blocks: Blocks, some: Tensor, every: Tensor) -> Tensor:
@@ -59,22 +60,43 @@ def of_blocks(geometry: Geometry, blocks: Blocks, some: Tensor, every: Tensor) -
 
 
 class _Search:
-    def __init__(self, mod: MaskMod, geometry: Geometry) -> None:
-        self._mod, self._geometry = mod, geometry
+    """``at_once``: blocks are few enough to look at all of them without boxes above."""
+
+    def __init__(self, mod: MaskMod, geometry: Geometry, *, at_once: bool) -> None:
+        self._mod, self._geometry, self._at_once = mod, geometry, at_once
         self._sides = divide(mod.program, mod.scalars, geometry.shape)
-        self.found: list[Tensor] = []
+        self._found: list[Tensor] = []
+
+    def runs(self) -> Tensor:
+        """All that were found, in their order."""
+        if not self._at_once:
+            return joined(self._found, self._geometry.device)
+        return self._found[0] if len(self._found) == 1 else torch.cat(self._found)
 
     def run(self, first: int, last: int, check: bool) -> bool:
         """Planes from ``first`` to before ``last``."""
         geometry = self._geometry
         factors = _factors(last - first, geometry)
         self._axes = axes(geometry, factors)
-        planes = torch.arange(first, last, device=geometry.device)
+        one = last - first == 1
+        planes = constant((first,), geometry.device) if one else torch.arange(first, last, device=geometry.device)
         self._first_plane = first
         self._boxes = Boxes(self._mod, self._sides, geometry, self._axes, planes)
         rows, columns = (axis.boxes(len(factors)) for axis in self._axes)
-        self._look(len(factors), None, (last - first, rows, columns))
+        if self._at_once:
+            self._look_at_all(Kinds(geometry, first, last), (last - first, rows, columns))
+        else:
+            self._look(len(factors), None, (last - first, rows, columns))
         return check and self._boxes.reads_outside
+
+    def _look_at_all(self, kinds: Kinds, shape: tuple[int, int, int]) -> None:
+        """Every block, and what ranges leave open again."""
+        full, unsettled = self._kinds(0, None, shape)
+        kinds.mark_full(full)
+        found = unsettled.nonzero()
+        if found.shape[0]:
+            kinds.mark(Blocks(found), *self._settled(Blocks(found)))
+        self._found.append(kinds.runs())
 
     def _look(self, level: int, parents: Blocks | None, shape: tuple[int, int, int]) -> None:
         """The children of boxes, ``shape`` of them; and theirs, down to blocks."""
@@ -88,7 +110,10 @@ class _Search:
             children = parents.chosen(found[:, 0])
             children.places[:, 1:].mul_(shape[1]).add_(found[:, 1:])
         if level == 0:
-            self._settle(children)
+            some, every = self._settled(children)
+            if self._first_plane:
+                children = Blocks.at(children.plane + self._first_plane, children.row, children.column)
+            self._found.append(of_blocks(self._geometry, children, some, every))
             return
         factor = self._axes[0].factors[level - 1]
         step = max(1, AT_A_TIME // factor**2)
@@ -96,17 +121,16 @@ class _Search:
             part = children if step >= len(children) else children.part(start, start + step)
             self._look(level - 1, part, (len(part), factor, factor))
 
-    def _settle(self, blocks: Blocks) -> None:
-        """Blocks that ranges leave open."""
-        first = self._first_plane
+    def _settled(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        """Whether some, and whether all positions of blocks are visible; their planes count from the first one here."""
+        first, here = self._first_plane, blocks
         if first:
-            blocks.plane.add_(first)
+            here = Blocks.at(blocks.plane + first, blocks.row, blocks.column)
 
         def hints(of: Blocks) -> tuple[Tensor, Tensor]:
-            return self._boxes.hints(Blocks.at(of.plane - first, of.row, of.column))
+            return self._boxes.hints(Blocks.at(of.plane - first, of.row, of.column) if first else of)
 
-        found = settle(self._mod, self._geometry, blocks, hints if self._boxes.has_hints else None)
-        self.found.append(of_blocks(self._geometry, blocks, *found))
+        return settle(self._mod, self._geometry, here, hints if self._boxes.has_hints else None)
 
     def _kinds(self, level: int, parents: Blocks | None, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
         """Which boxes are wholly visible and which may be either; boxes past the end are neither."""
@@ -143,7 +167,7 @@ class _Search:
         first_row = None if geometry.planes == 1 else (plane + self._first_plane) * geometry.rows
         if rows == 1:
             row = row if first_row is None else row + first_row
-            self.found.append(stretches(geometry.columns, row[:, None], ends, 1))
+            self._found.append(stretches(geometry.columns, row[:, None], ends, 1))
             return
         row = torch.add(torch.arange(rows, device=row.device), row[:, None], alpha=rows)
         inside = row < geometry.rows if geometry.rows % rows else None
@@ -151,7 +175,7 @@ class _Search:
         found = stretches(geometry.columns, row[:, :, None], ends[:, None], 1)
         if inside is not None:
             found.masked_fill_(~inside[:, :, None], NOWHERE)
-        self.found.append(found.flatten(0, 1))
+        self._found.append(found.flatten(0, 1))
 
 
 def first_of(geometry: Geometry) -> int:

@@ -13,7 +13,7 @@ import torch
 from ..errors import InputError
 from ..mods import MaskMod, Mod
 from ..program import Builder
-from ..runs import assemble, columns_of
+from ..runs import by_rows, columns_of
 from .exact_tiles import evaluate_tiles
 from .geometry import Blocks, Geometry
 from .index_bounds import reach
@@ -39,7 +39,7 @@ def refuse_undecided(mod: MaskMod, geometry: Geometry, *, suspected: bool = Fals
         return
     wrong = undecided(mod).to(geometry.device)
     found, _ = classify(wrong, geometry)
-    ptr, runs = assemble(found, geometry.planes * geometry.rows, geometry.columns, geometry.device)
+    ptr, runs = by_rows(found, geometry.planes * geometry.rows, geometry.columns)
     row, column, _ = columns_of(ptr, runs)
     if not row.shape[0]:
         return

@@ -8,7 +8,7 @@ Queries and keys may be of 8 bits (e4m3): both are read along their features, as
 of 16 bits even then: the second product sums over keys, along which values do not lie, and its weights keep 16 bits.
 
 What multiplies every score last is left for the exponentials, where a multiplication costs nothing: ``m`` and ``s``
-times ``rate`` are the scores in base 2. That needs a positive number, known before the launch; another multiplies at once.
+times ``rate`` are the scores in base 2. That needs a positive number, known before the launch; others multiply at once.
 
 The structure is that of FlashAttention-3 (Shah et al., 2024, section 3.1).
 """
