@@ -29,6 +29,7 @@ from ..triton.slanted import all_inside
 from . import backward_source, forward_source, wide_backward_source
 from .backward_tile import Backward
 from .descriptors import ALIGNED, describable, strides_of
+from .sections import section
 
 WIDEST = 256
 NARROW = 128
@@ -160,15 +161,17 @@ def forward(
         descales=descales is not None,
     )
     program = forward_source.GROUPS * forward_source.ROWS
+    read = k.shape[2] * (width * k.element_size() + width_v * v.element_size())
+    together = section(read, batch * heads, heads // k.shape[1], q.device)
     filled = [
         *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
         *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)),
         *(() if descales is None else (descales, *descales.stride()[:2])), row_ptr, runs,
-        *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], *strides, scale,
+        *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], together, *strides, scale,
         q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
     ]  # fmt: skip
     launched = launch(
-        _forward(kernel), (-(-rows // program), batch * heads), filled,
+        _forward(kernel), (-(-rows // program) * batch * heads, 1), filled,
         BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages,
         WHOLE_M=not batch_invariant and rows % program == 0,
         WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
@@ -244,13 +247,15 @@ def backward(
         offsets=isinstance(q_offset, Tensor),
     )
     made = _maker(columns)
+    read = rows * (heads // kv_heads) * (2 * width + 2 * width_v + 4 * width)  # queries, output gradients, sums
+    together = section(read, batch * kv_heads, 1, q.device)
     launch(
-        _backward(kernel, columns), (-(-keys // columns), batch * kv_heads),
+        _backward(kernel, columns), (-(-keys // columns) * batch * kv_heads, 1),
         [
             *described(q, tiles.rows), *described(grad_out, tiles.rows), *described(k, columns), *described(v, columns),
             *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),
             lse, sums.products, sums.k, sums.v, col_ptr, runs, heads, heads // kv_heads, k.shape[0], rows, keys,
-            *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
+            together, *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset,
             *arguments((score, mod)), *sums.places,
         ],
         MASK_M=block[0], MASK_N=block[1], Q_STAGES=tiles.stages[0],

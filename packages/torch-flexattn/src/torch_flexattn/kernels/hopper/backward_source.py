@@ -83,18 +83,19 @@ def multiply{group}(
 """
 
 KERNEL = """
-@gluon.jit
+@gluon.jit(do_not_specialize=["section"])
 def backward(
     {descs}, {dq_descs}, lse_ptr, delta_ptr, dk_ptr, dv_ptr, col_ptr, runs,
-    heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale, {offset_argument}
+    heads, group, kv_batches, q_len, kv_len, section, mask_sb, mask_sh, scale, {offset_argument}
     {places}
     MASK_M: gl.constexpr, MASK_N: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
     WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
-    col0 = gl.program_id(0) * {columns}
+    column, plane = placed(gl.cdiv(kv_len, {columns}), section)
+    col0 = column * {columns}
     kv_heads = heads // group
-    b = gl.program_id(1) // kv_heads
-    hk = gl.program_id(1) % kv_heads
+    b = plane // kv_heads
+    hk = plane % kv_heads
     bk = b % kv_batches
 {allocate}
     SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([{columns}, {rows}], q_desc0.dtype)

@@ -55,6 +55,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from torch_flexattn.kernels.hopper.words import add_shared_to_global, wait_for_group
 from torch_flexattn.kernels.hopper.arithmetic import tanh
+from torch_flexattn.kernels.hopper.schedule import placed
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
 

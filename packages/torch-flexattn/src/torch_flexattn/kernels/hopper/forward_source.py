@@ -74,6 +74,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from torch_flexattn.kernels.hopper.arithmetic import tanh, tanh_of_pairs
+from torch_flexattn.kernels.hopper.schedule import placed
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
 
@@ -130,16 +131,17 @@ def attend(
     gl.store(lse_ptr + l_at, lse, mask=q_rows < q_len)
 {stores}
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["section"])
 def forward(
     {q_descs}, {kv_descs}, out_ptr, lse_ptr,{extras} row_ptr, runs, o_sb, o_sh, o_sm,
-    heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh, scale,{offset_argument}
+    heads, group, kv_batches, q_len, kv_len, section, mask_sb, mask_sh, scale,{offset_argument}
     {places}
     BLOCK_N: gl.constexpr, MASK_M: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr,
     WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
-    row0 = (gl.num_programs(0) - 1 - gl.program_id(0)) * {program_rows}
-    bh = gl.program_id(1)
+    row_blocks = gl.cdiv(q_len, {program_rows})
+    row_block, bh = placed(row_blocks, section)
+    row0 = (row_blocks - 1 - row_block) * {program_rows}
     b = bh // heads
     h = bh % heads
     hk = h // group
