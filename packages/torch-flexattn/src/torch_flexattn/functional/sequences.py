@@ -46,10 +46,16 @@ class Sequences:
         return self.ends - self.begins
 
     def _numbers(self, starts: Tensor) -> Tensor:
-        """Which sequence a token belongs to; ``starts`` is no part of a tensor: Inductor compiles no search in one."""
-        tokens = torch.arange(self.tokens, dtype=torch.int32, device=starts.device)
-        found = torch.searchsorted(starts, tokens, right=True, out_int32=True) - 1
-        return found.clamp_(0, self.begins.shape[0] - 1)
+        """Which sequence a token belongs to."""
+        last = self.begins.shape[0] - 1
+        if torch.compiler.is_compiling():  # of a search in sizes that are open Inductor 2.11 makes no valid code
+            marks = torch.zeros(self.tokens + 1, dtype=torch.int32, device=starts.device)
+            marks = marks.index_add(0, self.begins.clamp(0, self.tokens), torch.ones_like(self.begins))
+            found = marks.cumsum(0, dtype=torch.int32)[:-1] - 1
+        else:
+            tokens = torch.arange(self.tokens, dtype=torch.int32, device=starts.device)
+            found = torch.searchsorted(starts, tokens, right=True, out_int32=True) - 1
+        return found.clamp(0, last)
 
     def laid_out(self, packed: Tensor) -> Tensor:
         """Packed ``[T, H, D]`` as the only entry of a batch, ``[1, H, tokens, D]``."""

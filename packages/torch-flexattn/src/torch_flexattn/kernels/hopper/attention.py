@@ -139,7 +139,7 @@ def forward(
     serving("hopper")
     (batch, heads, rows, width), width_v = q.shape, v.shape[3]
     out = ordered_like(q, width_v, result_dtype(q.dtype))
-    eight = q.dtype == FP8
+    eight, given = q.dtype == FP8, (q, k, v, sinks)
     if v.dtype == FP8:
         v = v.to(torch.float16 if eight else q.dtype, memory_format=torch.contiguous_format)
     if k.dtype == FP8 and not eight:
@@ -162,7 +162,8 @@ def forward(
     )
     program = forward_source.GROUPS * forward_source.ROWS
     read = k.shape[2] * (width * k.element_size() + width_v * v.element_size())
-    together = section(read, batch * heads, heads // k.shape[1], q.device)
+    blocks = -(-rows // program)
+    together = section(read, blocks, batch * heads, heads // k.shape[1], q.device)
     filled = [
         *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
         *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)),
@@ -171,7 +172,7 @@ def forward(
         q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
     ]  # fmt: skip
     launched = launch(
-        _forward(kernel), (-(-rows // program) * batch * heads, 1), filled,
+        _forward(kernel), (blocks * batch * heads, 1), filled,
         BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages,
         WHOLE_M=not batch_invariant and rows % program == 0,
         WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
@@ -180,7 +181,7 @@ def forward(
         REGISTERS=tiles.registers,
     )  # fmt: skip
     if again is not None:
-        again.learn((q, k, v, sinks), (out, lse, largest), [(launched, filled)])
+        again.learn(given, (out, lse, largest), [(launched, filled)])  # nothing, if one of them was widened
     return out, lse, largest
 
 
@@ -248,9 +249,10 @@ def backward(
     )
     made = _maker(columns)
     read = rows * (heads // kv_heads) * (2 * width + 2 * width_v + 4 * width)  # queries, output gradients, sums
-    together = section(read, batch * kv_heads, 1, q.device)
+    blocks = -(-keys // columns)
+    together = section(read, blocks, batch * kv_heads, 1, q.device)
     launch(
-        _backward(kernel, columns), (-(-keys // columns) * batch * kv_heads, 1),
+        _backward(kernel, columns), (blocks * batch * kv_heads, 1),
         [
             *described(q, tiles.rows), *described(grad_out, tiles.rows), *described(k, columns), *described(v, columns),
             *(_tile_of(sums.q, made.DQ_ROWS, size) for size in made.dq_sizes(kernel)),

@@ -18,7 +18,7 @@ from ..launch.kernel import Kernel
 from ..launch.launch import launch
 from . import backward_source, forward_source
 from .block_runs import runs_of
-from .eight_bits import as_read, eight_bits, knows_fp8, multiplied_in_8_bits
+from .eight_bits import as_read, eight_bits, knows_fp8
 from .gradients import Gradients, Results
 from .index_width import reaching
 from .layout import last_together, ordered_like, readable
@@ -81,7 +81,7 @@ def forward(
         stored_seed=isinstance(seed, Tensor),
         maxima=want_max,
         eight=eight,
-        native=eight == "all" and knows_fp8(q.device) and multiplied_in_8_bits(width),
+        native=eight == "all" and knows_fp8(q.device),
         descales=descales is not None,
     )
     lens = kv_lens if kv_lens is None else kv_lens.to(torch.int32)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ...fp8 import FP8
-from .chunks import chunks
 
 Eight = Literal["", "all", "keys"]
 """What is of 8 bits: nothing; queries, keys and values; keys and values."""
 LEAST_FEATURES = 32
-"""Of a product of 8 bits, at least: what a tensor core multiplies at once."""
+"""Of a chunk of 8 bits, at least: what a tensor core multiplies at once. Of chunks of 16 that are widened, Triton 3.6
+makes code for 8 warps that reads and writes beyond its shared memory."""
 FIRST_ARCHITECTURE = (8, 9)
 
 
@@ -39,15 +39,6 @@ def knows_fp8(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FIRST_ARCHITECTURE
-
-
-def multiplied_in_8_bits(width: int) -> bool:
-    """Whether products of so many features are of 8 bits: of all chunks or of none.
-
-    Where one chunk was multiplied in 8 bits and the next in 16, Triton 3.6 made code for 80 features that wrote beyond
-    its shared memory.
-    """
-    return all(chunk.size >= LEAST_FEATURES for chunk in chunks(width))
 
 
 def as_read(t: Tensor) -> Tensor:
