@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch_flexattn import create_block_mask, flex_attention, mask_mod, masks, reference, score_mod, scores
+from torch_flexattn import AuxRequest, create_block_mask, flex_attention, mask_mod, masks, reference, score_mod, scores
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper GPU")]
@@ -151,6 +151,26 @@ def test_numbers_of_either_sign(cap: float | None, scale: float) -> None:
     right = reference.attention(q, k, v, score_mod=score, mask_mod=masks.causal(), scale=scale)
     close(found[0], right[0], 0.01)
     close(found[1], right[1], 1e-3)
+
+
+@pytest.mark.parametrize("cap", [5.0, 50.0, 60.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_scores_at_their_cap(cap: float, sign: int, dtype: torch.dtype) -> None:
+    """Near enough to 0 they are summed without a running maximum; here all of a row lie at one end, or at both."""
+    q, k, v = (torch.randn(1, 2, 400, 64, device="cuda").to(dtype) for _ in range(3))
+    q[..., 0], k[..., 0] = 100.0 * sign, 100.0
+    k[:, :, ::7, 0] = -100.0
+    k[:, 1, :, 0] = 100.0
+    mods = {"score_mod": scores.softcap(cap), "mask_mod": masks.causal()}
+    sinks = torch.tensor([0.3, -cap * 2], device="cuda")
+    aux = AuxRequest(lse=True, max_scores=True)
+    out, found = flex_attention(q, k, v, **mods, sinks=sinks, backend="hopper", return_aux=aux)
+    right, lse, largest = reference.attention(q, k, v, **mods, sinks=sinks)
+    close(out, right, 0.01)
+    close(found.lse, lse, 1e-3)
+    close(found.max_scores, largest, 1e-3)
+    close(flex_attention(q, k, v, **mods, sinks=sinks, backend="hopper"), right, 0.01)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
-from torch_flexattn.kernels.triton.factors import Split, is_positive, split
+from torch_flexattn.kernels.triton.factors import Split, bound, is_positive, split
 from torch_flexattn.kernels.triton.printer import Word, print_program
 from torch_flexattn.mods import score_mod
 from torch_flexattn.program import Program, parse
@@ -60,6 +61,23 @@ def test_no_quotient_by_nothing() -> None:
 def test_signs(mod: Any, scale: float, expected: bool) -> None:
     made = None if mod is None else score_mod(mod)
     assert is_positive(made and made.program, () if made is None else made.scalars, scale) is expected
+
+
+@pytest.mark.parametrize(
+    ("mod", "expected"),
+    [
+        (None, math.inf),
+        (lambda s, b, h, i, j: s, math.inf),
+        (lambda s, b, h, i, j: -30.0 * torch.tanh(s / 30.0), 30.0),
+        (lambda s, b, h, i, j: 30.0 * torch.sigmoid(s) / 2.0, 15.0),
+        (lambda s, b, h, i, j: torch.tanh(s), 1.0),
+        (lambda s, b, h, i, j: torch.tanh(s) * SLOPES[h], math.inf),
+        (lambda s, b, h, i, j: 30.0 * torch.tanh(s) + j, math.inf),
+    ],
+)
+def test_bounds(mod: Any, expected: float) -> None:
+    made = None if mod is None else score_mod(mod)
+    assert bound(made and made.program, () if made is None else made.scalars) == expected
 
 
 def test_a_soft_cap_multiplies_twice() -> None:

@@ -36,7 +36,7 @@ class Sequences:
             self.places = torch.arange(tokens, device=starts.device) + moved
             self.begins, self.ends = begins, begins + lengths
             # As much as any lengths may need: nothing waits for the device.
-            self.tokens = -(-(tokens + (APART - 1) * lengths.shape[0]) // APART) * APART
+            self.tokens = (tokens + (APART - 1) * (lengths.shape[0] + 1)) // APART * APART
             self.number = self._numbers(begins)
         self.first = self.begins.index_select(0, self.number)
 

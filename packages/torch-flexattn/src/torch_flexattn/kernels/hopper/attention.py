@@ -20,7 +20,7 @@ from ..launch.launch import launch
 from ..launch.signature import Tile
 from ..triton.block_runs import BLOCK, runs_of
 from ..triton.chunks import chunks
-from ..triton.factors import is_positive
+from ..triton.factors import bound, is_positive
 from ..triton.gradients import Gradients, Results
 from ..triton.index_width import reaching
 from ..triton.layout import ordered_like
@@ -37,6 +37,9 @@ NARROW = 128
 REGISTERS_OF_THREE = 208
 """Of a thread that multiplies, where a third group of warps makes gradients of queries: two such groups, the third and
 the one that fetches share 512 a thread."""
+NEAR = 51.0
+"""Bound of scores up to which their exponentials are summed as they are, without a running maximum: 2⁷⁴ times a million
+keys and values of 2³⁰ stay finite in float32 and bfloat16, and 2⁻⁷⁴ loses nothing."""
 WIDENED_ROWS = 512
 """Queries that share a key head from which on 8-bit tensors are copied to 16 bits for these kernels. Calculated, not
 measured: for a thousand numbers the copy takes 1 ns (5 bytes each), so many rows 1.7 ns here, twice that elsewhere."""
@@ -149,6 +152,7 @@ def forward(
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
     tiles = tiles or forward_tiles(max(width, width_v), eight)
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
+    scalars = () if score is None else score.scalars
     kernel = forward_source.Forward(
         width=width,
         value_width=width_v,
@@ -159,6 +163,7 @@ def forward(
         maxima=want_max,
         eight=eight,
         descales=descales is not None,
+        bounded=v.dtype == torch.bfloat16 and bound(None if score is None else score.program, scalars) <= NEAR,
     )
     program = forward_source.GROUPS * forward_source.ROWS
     read = k.shape[2] * (width * k.element_size() + width_v * v.element_size())
@@ -177,7 +182,7 @@ def forward(
         WHOLE_M=not batch_invariant and rows % program == 0,
         WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
         INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, program, tiles.keys),
-        POSITIVE=descales is None and is_positive(kernel.score, () if score is None else score.scalars, scale),
+        POSITIVE=descales is None and is_positive(kernel.score, scalars, scale),
         REGISTERS=tiles.registers,
     )  # fmt: skip
     if again is not None:

@@ -48,6 +48,7 @@ class Forward:
         maxima: whether the maximum score of each row is stored.
         eight: whether queries and keys are of 8 bits.
         descales: there are factors of each head, of products and of values.
+        bounded: scores lie so near to 0 that their exponentials can be summed as they are.
     """
 
     width: int
@@ -59,6 +60,7 @@ class Forward:
     maxima: bool = False
     eight: bool = False
     descales: bool = False
+    bounded: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -126,7 +128,7 @@ def attend(
 {loops}
     some = l > 0
     safe = gl.where(some, l, 1.0)
-    lse = gl.where(some, (m * rate + gl.log2(safe)) / LOG2E, float("-inf"))
+    lse = gl.where(some, ({highest}gl.log2(safe)) / LOG2E, float("-inf"))
 {sink}    l_at = (b * heads + h).to(gl.int64) * q_len + q_rows
     gl.store(lse_ptr + l_at, lse, mask=q_rows < q_len)
 {stores}
@@ -270,6 +272,7 @@ def source(kernel: Forward) -> str:
         offset="gl.load(q_offsets + b)" if kernel.offsets else "q_offset",
         fetches="\n".join(_indent(fetches, 3)), loads="\n".join(_indent(loads, 1)),
         setup="\n".join(_indent(setup, 1)), loops="\n".join(_indent(loops, 2)), sink=SINK if kernel.sinks else "",
+        highest="" if kernel.bounded else "m * rate + ",
         stores="\n".join(_indent(stores, 1)) + "\n", allocate="\n".join(_indent(allocate, 1)),
         attends="\n".join(f"            (attend, ({n}, {arguments}))," for n in range(GROUPS)),
     )  # fmt: skip
@@ -317,21 +320,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         lines.append(hidden.format("seen"))
     else:
         lines += ["if not WHOLE_N:", "    if n + BLOCK_N > kv_len:", f"        {hidden.format('kv_idx < kv_len')}"]
-    lines.append("m_new = gl.maximum(m, gl.max(s, 1))")
-    finite = "m_new"
-    if mask is not None or score is not None:
-        finite = "m_safe"
-        lines.append('m_safe = gl.where(m_new == float("-inf"), 0.0, m_new)')
-    lines += [
-        f"highest = {finite} * rate",
-        "p = gl.exp2(s * rate - highest[:, None])",
-        "alpha = gl.exp2(m * rate - highest)",
-        "l = l * alpha + gl.sum(p, 1)",
-        "m = m_new",
-        *(f"acc{c} = acc{c} * gl.convert_layout(alpha, gl.SliceLayout(1, OUT{c}))[:, None]" for c in range(values)),
-        "weights = p.to(v_smem0.dtype)",
-        "mbarrier.wait(v_ready.index(slot), phase)",
-    ]
+    lines += _weights(kernel, masked=mask is not None or score is not None)
+    lines += ["weights = p.to(v_smem0.dtype)", "mbarrier.wait(v_ready.index(slot), phase)"]
     for c, chunk in enumerate(chunks(kernel.value_width)):
         operand = f"gl.convert_layout(weights, gl.DotOperandLayout(0, OUT{c}, 2))"
         rows = f"v_smem{c}.index(slot).reshape([BLOCK_N, {chunk.size}])"
@@ -342,6 +332,28 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         f"{names} = warpgroup_mma_wait(0, deps=({names},))",
         "mbarrier.arrive(v_free.index(slot))",
         "turn += 1",
+    ]
+
+
+def _weights(kernel: Forward, *, masked: bool) -> list[str]:
+    """From scores ``s`` to their exponentials ``p``; ``masked``: a row may have seen nothing yet."""
+    if kernel.bounded:
+        largest = ["m = gl.maximum(m, gl.max(s, 1))"] if kernel.maxima else []
+        return [*largest, "p = gl.exp2(s * rate)", "l += gl.sum(p, 1)"]
+    finite = "m_safe" if masked else "m_new"
+    safe = ['m_safe = gl.where(m_new == float("-inf"), 0.0, m_new)'] if masked else []
+    return [
+        "m_new = gl.maximum(m, gl.max(s, 1))",
+        *safe,
+        f"highest = {finite} * rate",
+        "p = gl.exp2(s * rate - highest[:, None])",
+        "alpha = gl.exp2(m * rate - highest)",
+        "l = l * alpha + gl.sum(p, 1)",
+        "m = m_new",
+        *(
+            f"acc{c} = acc{c} * gl.convert_layout(alpha, gl.SliceLayout(1, OUT{c}))[:, None]"
+            for c in range(len(chunks(kernel.value_width)))
+        ),
     ]
 
 

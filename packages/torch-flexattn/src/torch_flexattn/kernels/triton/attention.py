@@ -18,7 +18,7 @@ from ..launch.kernel import Kernel
 from ..launch.launch import launch
 from . import backward_source, forward_source
 from .block_runs import runs_of
-from .eight_bits import as_read, eight_bits, knows_fp8
+from .eight_bits import as_read, eight_bits, in_one_piece, knows_fp8
 from .gradients import Gradients, Results
 from .index_width import reaching
 from .layout import last_together, ordered_like, readable
@@ -64,9 +64,12 @@ def forward(
     if lse.numel() == 0:
         return out, lse, largest
     q, k, v = (last_together(t) for t in (q, k, v))
+    given, eight = (q, k, v, sinks), eight_bits(q, k)
+    if eight and not (in_one_piece(width) and in_one_piece(width_v)):
+        wide = torch.float16 if eight == "all" else q.dtype  # holds every e4m3
+        q, k, v, eight = q.to(wide), k.to(wide), v.to(wide), ""
     seed = readable(seed, q)
     row_ptr, runs, block, strides = runs_of(mask, rows, k.shape[2], q.device)
-    eight = eight_bits(q, k)
     tiles = tiles or forward_tiles(max(width, width_v), q.element_size(), block, widening=bool(eight))
     score, mod = reaching(score), reaching(None if mask is None else mask.mod)
     kernel = forward_source.Forward(
@@ -103,7 +106,7 @@ def forward(
         INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, tiles.rows, tiles.keys),
     )  # fmt: skip
     if again is not None:
-        again.learn((q, k, v, sinks), (out, lse, largest), [(launched, filled)])
+        again.learn(given, (out, lse, largest), [(launched, filled)])  # nothing, if one of them was widened
     return out, lse, largest
 
 

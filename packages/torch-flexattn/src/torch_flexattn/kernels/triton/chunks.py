@@ -37,14 +37,14 @@ class Chunk:
         return self.used == self.size
 
 
-def chunks(width: int, least: int = LEAST) -> list[Chunk]:
-    """The chunks of ``width`` features, the largest first; the last is padded to a multiple of ``least``.
+def chunks(width: int) -> list[Chunk]:
+    """The chunks of ``width`` features, the largest first; the last is padded to a multiple of 16.
 
     Example:
         >>> [c.size for c in chunks(96)], [c.size for c in chunks(20)], [(c.size, c.used) for c in chunks(72)]
         ([64, 32], [32], [(64, 64), (16, 8)])
     """
-    left, start, found = -(-width // least) * least, 0, []
+    left, start, found = -(-width // LEAST) * LEAST, 0, []
     while left:
         size = 1 << left.bit_length() - 1
         found.append(Chunk(start, size, min(size, width - start)))

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ...fp8 import FP8
+from .chunks import Chunk, chunks
 
 Eight = Literal["", "all", "keys"]
 """What is of 8 bits: nothing; queries, keys and values; keys and values."""
 LEAST_FEATURES = 32
-"""Of a chunk of 8 bits, at least: what a tensor core multiplies at once. Of chunks of 16 that are widened, Triton 3.6
-makes code for 8 warps that reads and writes beyond its shared memory."""
+"""Of a product of 8 bits, at least: what a tensor core multiplies at once."""
 FIRST_ARCHITECTURE = (8, 9)
 
 
@@ -39,6 +39,14 @@ def knows_fp8(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= FIRST_ARCHITECTURE
+
+
+def in_one_piece(width: int) -> bool:
+    """Whether a tile of 8 bits holds all features, and nothing else.
+
+    Of several tiles side by side, or one that is filled up, Triton 3.6 makes code that leaves its shared memory.
+    """
+    return chunks(width) == [Chunk(0, width, width)] and width >= LEAST_FEATURES
 
 
 def as_read(t: Tensor) -> Tensor:

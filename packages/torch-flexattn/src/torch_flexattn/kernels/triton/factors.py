@@ -8,12 +8,15 @@ compares, to the last bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...program import Program
 
 FLOAT = "float32"
+WITHIN_ONE = ("tanh", "sin", "cos", "erf", "sigmoid")
+"""Operations whose results are from -1 to 1."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,52 @@ def split(program: Program, number: int) -> Split | None:
     return None
 
 
-def is_positive(program: Program | None, scalars: Sequence[int | float], scale: float) -> bool:
-    """Whether the number that multiplies the result last is greater than 0, as far as is known before a launch.
-
-    Then the greatest result is the greatest product, and need not be looked for among products.
+def last_factor(program: Program | None, scalars: Sequence[int | float], scale: float) -> tuple[float, str] | None:
+    """The number that multiplies the result last, and the operation that gives what it multiplies.
 
     Args:
         program: the score modification, or ``None``.
         scalars: its numbers.
         scale: of the score itself.
+
+    Returns:
+        ``None`` where a captured tensor has part in the number: it is not known before a launch.
     """
     if program is None:
-        return scale > 0
+        return scale, "score"
     number, found = program.output, 1.0
     while (step := split(program, number)) is not None:
         node = program.nodes[step.factor]
         if node.op not in ("const", "scalar"):
-            return False
-        found *= _sign(node.value if node.op == "const" else scalars[int(node.value)])  # type: ignore[arg-type]
-        number = step.inner
-    return found * (_sign(scale) if program.nodes[number].op == "score" else 1.0) > 0
+            return None
+        value = float(node.value if node.op == "const" else scalars[int(node.value)])  # type: ignore[arg-type]
+        found, number = _times(found, value, divides=step.divides), step.inner
+    last = program.nodes[number].op
+    return found * (scale if last == "score" else 1.0), last
 
 
-def _sign(value: float) -> float:
-    return float(value > 0) - float(value < 0)
+def is_positive(program: Program | None, scalars: Sequence[int | float], scale: float) -> bool:
+    """Whether that number is greater than 0: then the greatest product is the greatest of what it multiplies."""
+    found = last_factor(program, scalars, scale)
+    return found is not None and found[0] > 0
+
+
+def bound(program: Program | None, scalars: Sequence[int | float]) -> float:
+    """What no score exceeds, whatever its sign; infinite where that is not known.
+
+    Example:
+        >>> from torch_flexattn.scores import softcap
+        >>> bound(softcap(20.0).program, softcap(20.0).scalars)
+        20.0
+    """
+    found = None if program is None else last_factor(program, scalars, 1.0)
+    return abs(found[0]) if found is not None and found[1] in WITHIN_ONE else math.inf
+
+
+def _times(number: float, value: float, *, divides: bool) -> float:
+    if divides:
+        return number / value if value else math.nan
+    return number * value
 
 
 def _changes(program: Program, number: int) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...program import Program
 from .chunks import Chunk, chunks
-from .eight_bits import LEAST_FEATURES, Eight
+from .eight_bits import Eight
 from .places import parameters
 from .printer import Printed, print_program, scores_of
 from .slanted import Box
@@ -54,10 +54,6 @@ class Forward:
     @property
     def programs(self) -> tuple[Program, ...]:
         return tuple(p for p in (self.score, self.mask) if p is not None)
-
-    def chunks(self, width: int) -> list[Chunk]:
-        """How features are cut."""
-        return chunks(width, LEAST_FEATURES) if self.eight else chunks(width)
 
 
 BOX = Box(("q_first", "q_first + BLOCK_M - 1"), ("n", "n + BLOCK_N - 1"), "q_places", "kv_places")
@@ -125,7 +121,7 @@ def source(kernel: Forward) -> str:
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
     offset = "tl.load(q_offsets + b)" if kernel.offsets else "q_offset"
     text = HEADER.format(offset=offset, places=parameters(kernel.programs))
-    wide, values = kernel.chunks(kernel.width), kernel.chunks(kernel.value_width)
+    wide, values = chunks(kernel.width), chunks(kernel.value_width)
     lines: list[str] = ["seed = tl.load(seed)"] if kernel.stored_seed else []
     if kernel.descales:
         lines.append("scale = scale * tl.load(descales + b * d_b + h)")
@@ -184,7 +180,7 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         "kv_idx = kv[None, :]",
         "kv_places = tl.arange(0, BLOCK_N).to(tl.int64)[None, :]",
     ]
-    for c, chunk in enumerate(kernel.chunks(kernel.width)):
+    for c, chunk in enumerate(chunks(kernel.width)):
         address = f"k_base + kv_idx.to(tl.int64) * k_sn + e{c}[:, None]"
         lines += load_rows(f"k{c}", address, "kv_idx < kv_len", f"e{c}[:, None]", chunk, kernel.width, "WHOLE_N")
         if kernel.eight and not kernel.native:
@@ -212,12 +208,12 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         f"p = tl.exp2(s - {finite}[:, None])",
         f"alpha = tl.exp2(m - {finite})",
         "l = l * alpha + tl.sum(p, 1)",
-        *(f"acc{c} = acc{c} * alpha[:, None]" for c in range(len(kernel.chunks(kernel.value_width)))),
+        *(f"acc{c} = acc{c} * alpha[:, None]" for c in range(len(chunks(kernel.value_width)))),
     ]
     if kernel.dropout:
         lines.append("p = tl.where(keep(seed, b, h, q_idx, n, limit, BLOCK_N), p * kept, 0.0)")
     bounds = "kv[:, None] < kv_len"
-    for c, chunk in enumerate(kernel.chunks(kernel.value_width)):
+    for c, chunk in enumerate(chunks(kernel.value_width)):
         address = f"v_base + kv[:, None].to(tl.int64) * v_sn + f{c}[None, :]"
         lines += load_rows(f"v{c}", address, bounds, f"f{c}[None, :]", chunk, kernel.value_width, "WHOLE_N")
         if kernel.eight:
