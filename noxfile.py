@@ -42,7 +42,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}  # of a test process; the processes alread
 TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "pytest-cov", "hypothesis", "rich", "nox")
 TOOLS = {
     "demo": ("rich",),
-    "tests": (*TEST_TOOLS, "attn-gym"),
+    "tests": TEST_TOOLS,
     "interop": (*TEST_TOOLS, "setuptools", "wheel"),
     "lint": ("ruff", "import-linter"),
     "types": ("basedpyright",),

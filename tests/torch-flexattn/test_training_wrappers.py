@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
-from torch_flexattn import flex_attention, masks
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch_flexattn import flex_attention, forget_masks, masks
 
 SCRIPT = Path(__file__).with_name("train_in_ranks.py")
 
@@ -48,6 +48,26 @@ def test_checkpointed_attention_has_the_same_gradients(reentrant: bool, seed: in
     assert len(calls) == 3  # the second was computed again
     for a, b in zip(*results):
         assert torch.equal(a, b)
+
+
+def test_selective_checkpointing_does_not_see_a_mask_being_built() -> None:
+    """Results are kept by operator, in order; the recomputation knows the mask and would take those of its blocks."""
+    inputs = [
+        torch.randn(1, 2, 200, 8, generator=torch.Generator().manual_seed(n), requires_grad=True) for n in range(3)
+    ]
+    mask = masks.document([0, 37, 137, 200], causal=True)
+
+    def attend(*qkv):
+        return flex_attention(*qkv, mask_mod=mask).to(torch.float64).square()
+
+    def keep(context, operator, *args, **kwargs):
+        return CheckpointPolicy.MUST_SAVE
+
+    expected = torch.autograd.grad(attend(*inputs).sum(), inputs)
+    forget_masks()
+    contexts = lambda: create_selective_checkpoint_contexts(keep)  # noqa: E731
+    out = checkpoint(attend, *inputs, use_reentrant=False, context_fn=contexts)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), inputs), expected)
 
 
 @pytest.fixture(scope="module")
