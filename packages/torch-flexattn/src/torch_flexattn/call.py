@@ -21,10 +21,10 @@ from .kernels.choose import Backend
 from .kernels.launch.again import Again
 from .masks_of_calls import block_mask_of
 from .mods import MaskMod, ScoreMod
+from .one_line import on_one_line, parts_of
 from .options import KernelOptions
 from .program import Program, parse
 
-BETWEEN = "\n\n"
 BLOCK = (128, 128)
 """Of block masks that are found here."""
 
@@ -146,12 +146,10 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
         seed=drawn,
         descales=call.descales,
         layout=[] if blocks is None else _layout(blocks),
-        program=BETWEEN.join(
-            [
-                "" if score is None else score.program.text,
-                "" if mod is None else mod.program.text,
-                "" if call.kernel_options is None else call.kernel_options.text,
-            ]
+        program=on_one_line(
+            "" if score is None else score.program.text,
+            "" if mod is None else mod.program.text,
+            "" if call.kernel_options is None else call.kernel_options.text,
         ),
         scale=call.scale,
         dropout_p=call.dropout_p,
@@ -227,7 +225,7 @@ def unpack(
 @functools.lru_cache(maxsize=1024)
 def programs(text: str) -> tuple[Program | None, Program | None, KernelOptions | None]:
     """Of the score modification and of the mask, and the options, from the text of a :class:`Packed` call."""
-    score, mask, options = text.split(BETWEEN)
+    score, mask, options = parts_of(text)
     return (
         parse(score) if score else None,
         parse(mask) if mask else None,

@@ -19,10 +19,11 @@ from torch import Tensor, fx
 from torch._dynamo.variables import higher_order_ops as known_to_dynamo
 from torch._ops import HigherOrderOperator
 
-from ..call import BETWEEN, Call, Packed, pack, programs
+from ..call import Call, Packed, pack, programs
 from ..mods import MaskMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
+from ..one_line import on_one_line, parts_of
 from ..program import Program
 from .recorded_body import Recorded, record
 
@@ -151,7 +152,7 @@ def _fill(call: fx.Node, score: Recorded | None, mask: Recorded | None, copies: 
     graph = call.graph
     captures, numbers = list(arguments[CAPTURES]), arguments[NUMBERS]
     old_score, old_mask, _ = programs(arguments[PROGRAM])
-    options = arguments[PROGRAM].split(BETWEEN)[-1]
+    options = parts_of(arguments[PROGRAM])[-1]
 
     added = [[] if part is None else [copies[n] for n in part.numbers] for part in (score, mask)]
     if any(added):
@@ -165,7 +166,7 @@ def _fill(call: fx.Node, score: Recorded | None, mask: Recorded | None, copies: 
         captures += [copies[n] for n in mask.captures]
     arguments[CAPTURES], arguments[NUMBERS] = captures, numbers
     texts = ["" if part is None else part.text for part in (old_score, old_mask)]
-    arguments[PROGRAM] = BETWEEN.join([*texts, options])
+    arguments[PROGRAM] = on_one_line(*texts, options)
     call.args = tuple(arguments)
 
 

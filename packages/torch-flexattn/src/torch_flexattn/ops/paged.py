@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..call import BETWEEN, BLOCK
+from ..call import BLOCK
 from ..errors import UnsupportedError
 from ..fp8 import result_dtype
 from ..kernels.choose import Backend, kernels_for
 from ..kernels.pages import side_by_side
 from ..masks_of_calls import block_mask_of
 from ..mods import MaskMod, ScoreMod
+from ..one_line import on_one_line, parts_of
 from ..program import Program, parse
 from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
@@ -68,7 +69,7 @@ class PagedCall:
         """The call as the last arguments of the op."""
         mods = [mod for mod in (self.score, self.mask) if mod is not None]
         numbers = torch.cat([torch.empty(0, dtype=torch.float64), *(mod.numbers for mod in mods)])
-        program = BETWEEN.join("" if mod is None else mod.program.text for mod in (self.score, self.mask))
+        program = on_one_line(*("" if mod is None else mod.program.text for mod in (self.score, self.mask)))
         return (
             self.descales, list(self.captures), numbers, program, self.scale, self.most_keys, self.check, self.backend,
             self.batch_invariant, self.want_max,
@@ -192,7 +193,7 @@ def _fake_forward(q: Tensor, k_pages: Tensor, v_pages: Tensor, *rest: Any) -> Re
 
 @functools.lru_cache(maxsize=1024)
 def _programs(text: str) -> tuple[Program | None, Program | None]:
-    score, mask = text.split(BETWEEN)
+    score, mask = parts_of(text)
     return parse(score) if score else None, parse(mask) if mask else None
 
 
