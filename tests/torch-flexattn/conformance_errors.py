@@ -94,6 +94,9 @@ def _attention() -> list[BadInputCase]:
         case(ValueError, "deterministic=True", "seed=None", deterministic=True, dropout_p=0.5),
         case(ValueError, "deterministic=True", "'reference'", deterministic=True, backend="reference"),
         case(TypeError, "batch_invariant", "got 2", batch_invariant=2),
+        case(TypeError, "enable_gqa", "got 'yes'", enable_gqa="yes"),
+        case(TypeError, "return_lse", "got 1", return_lse=1),
+        case(TypeError, "check", "got 'no'", check="no"),
         case(ValueError, "batch_invariant=True", "dropout_p=0.5", batch_invariant=True, dropout_p=0.5),
         case(ValueError, "deterministic=True", "'hopper'", deterministic=True, backend="hopper"),
         case(ValueError, "autotune", "'db'", batch_invariant=True, kernel_options={"autotune": "db"}),
@@ -118,6 +121,7 @@ def _options() -> list[BadInputCase]:
         case(ValueError, "autotune", "always"),
         wrong("CallSpec", lambda: tfa.CallSpec((1, 2, 3), (1, 2, 3, 4)), ValueError, "query", "(1, 2, 3)"),
         wrong("warmup", lambda: tfa.warmup([3]), TypeError, "specs", "int"),
+        wrong("warmup", lambda: tfa.warmup(3), TypeError, "specs must be a list", "3"),  # type: ignore[arg-type]
     ]
 
 
@@ -163,6 +167,7 @@ def _parts() -> list[BadInputCase]:
     return [
         wrong("merge_attention", lambda: tfa.merge_attention([]), ValueError, "parts", "[]"),
         wrong("merge_attention", lambda: tfa.merge_attention([(out, lse[:1])]), ValueError, "parts", "(1, 3)"),
+        wrong("merge_attention", lambda: tfa.merge_attention([out]), TypeError, "parts", "Tensor"),  # type: ignore
         wrong(
             "merge_attention",
             lambda: tfa.merge_attention([(out, lse), (out[1:], lse[1:])]),
@@ -221,7 +226,11 @@ def _mods() -> list[BadInputCase]:
         wrong("or_masks", lambda: tfa.or_masks("causal"), TypeError, "mask_mod", "str"),
         wrong("not_mask", lambda: tfa.not_mask(scores.softcap(2.0)), TypeError, "mask_mod", "ScoreMod"),
         wrong("MaskMod.shift", lambda: masks.causal().shift(2.5), TypeError, "q", "2.5"),  # type: ignore[arg-type]
+        wrong(
+            "masks.with_lengths", lambda: masks.with_lengths(masks.natten1d(4, 3), 5, 4), ValueError, "4 tokens", "5 q"
+        ),
         wrong("MaskMod.on_heads", lambda: masks.causal().on_heads([-1]), ValueError, "heads", "-1"),
+        wrong("MaskMod.on_heads", lambda: masks.causal().on_heads(1), TypeError, "heads", "1"),  # type: ignore
         wrong("MaskMod.on_heads", lambda: masks.causal().on_heads(["a"]), TypeError, "heads", "'a'"),  # type: ignore
         wrong("MaskMod.per_batch", lambda: tfa.MaskMod.per_batch([]), ValueError, "masks", "[]"),
         wrong("explain", lambda: tfa.explain(3), TypeError, "mod", "int"),  # type: ignore[arg-type]

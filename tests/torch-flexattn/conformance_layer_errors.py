@@ -28,7 +28,7 @@ def layer_errors() -> list[BadInputCase]:
 def _layers() -> list[BadInputCase]:
     x = torch.ones(1, 4, 8)
     layer, grouped = fnn.FlexMultiheadAttention(8, 2, batch_first=True), fnn.GroupedQueryAttention(8, 2)
-    cache = fnn.KVCache(1, 2, 3, 4)
+    cache, keys = fnn.KVCache(1, 2, 3, 4), torch.ones(1, 2, 2, 4)
     latent = {"qk_nope_head_dim": 4, "qk_rope_head_dim": 3, "v_head_dim": 4}
     return [
         wrong("nn.FlexMultiheadAttention", lambda: fnn.FlexMultiheadAttention(8, 3), ValueError, "num_heads", "3"),
@@ -45,7 +45,16 @@ def _layers() -> list[BadInputCase]:
         wrong("nn.GroupedQueryAttention", lambda: grouped(x[0]), ValueError, "x", "(4, 8)"),
         wrong("nn.GroupedQueryAttention", lambda: grouped(x, counts=torch.tensor([2])), ValueError, "counts", "[2]"),
         wrong("nn.GroupedQueryAttention", lambda: grouped(x, cache={}), TypeError, "cache", "dict"),
+        wrong(
+            "nn.GroupedQueryAttention",
+            lambda: grouped(x.expand(2, 4, 8), cache=cache),
+            ValueError,
+            "cache",
+            "(2, 4, 8)",
+        ),
         wrong("nn.KVCache", lambda: fnn.KVCache(1, 0, 4, 4), ValueError, "num_kv_heads", "0"),
+        wrong("nn.KVCache", lambda: cache.append(keys, keys[:, :, :1]), ValueError, "v must", "(1, 2, 1, 4)"),
+        wrong("nn.KVCache", lambda: cache.append(keys, keys, torch.ones(3).int()), ValueError, "counts", "(3,)"),
         wrong("nn.KVCache", lambda: cache.append(torch.ones(1, 2, 5, 4)), ValueError, "max_length", "5 tokens"),
         wrong(
             "nn.MultiheadLatentAttention",

@@ -85,10 +85,39 @@ def ops() -> dict[str, list[OpCase]]:
     return {
         "forward": [forward for forward, _ in pairs],
         "backward": [backward for sample, (_, backward) in zip(samples, pairs) if sample.dtype != FP8],
+        "merge": _merges(),
         "paged_append": paged_append(),
         "paged_forward": paged_forward(TOLERANCE),
         **selected_ops(TOLERANCE),
     }
+
+
+def _merges() -> list[OpCase]:
+    def case(label: str, *shape: int, dtype: torch.dtype = torch.float32, hidden: int = 0) -> OpCase:
+        rng = torch.Generator().manual_seed(3)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        one, two = (torch.randn(shape, generator=rng, dtype=torch.float64).to(dtype) for _ in range(2))
+        lse, other = (torch.randn(shape[:-1], generator=rng, dtype=torch.float64).to(wide) for _ in range(2))
+        lse.flatten()[:hidden] = float("-inf")
+        if label.startswith("strided"):
+            one, lse = one.transpose(1, 2), lse.transpose(1, 2)
+            two, other = two.transpose(1, 2), other.transpose(1, 2)
+        at = (0, 1, 2, 3) if dtype == torch.float32 and not hidden else ()
+        return OpCase(f"{label}, {dtype}", (one, lse, two, other), _merged, TOLERANCE[dtype], TOLERANCE[dtype], at)
+
+    return [
+        case("parts", 1, 2, 3, 5),
+        case("strided", 2, 3, 5, 2),
+        case("one that saw nothing", 7, 3, hidden=2),
+        case("no rows", 2, 0, 3),
+        case("parts", 2, 5, 3, dtype=torch.float64),
+        case("parts", 2, 5, 3, dtype=torch.bfloat16, hidden=1),
+        case("parts", 2, 5, 3, dtype=torch.float16),
+    ]
+
+
+def _merged(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> tuple[Tensor, Tensor]:
+    return reference.merge_attention([(out, lse), (other, other_lse)])
 
 
 def _samples() -> list[Sample]:

@@ -171,7 +171,16 @@ def paged_errors() -> list[BadInputCase]:
         case(lambda: cache.allocate(64), RuntimeError, "4 pages", "3 are free"),
         case(lambda: cache.free(freed), KeyError, "seq", str(freed)),
         case(lambda: cache.trim(seq, 6), ValueError, "n must be from 0 to 5", "6"),
-        case(lambda: cache.extend(seq, 60), ValueError, "n must be from 0 to 59", "60"),
+        case(lambda: cache.extend(seq, 60), RuntimeError, "4 pages", "3 are free"),
+        case(lambda: cache.extend(seq, -1), ValueError, "n must", "-1"),
+        case(lambda: make(max_tokens=40).allocate(41), ValueError, "n must be from 0 to 40", "41"),
+        case(lambda: cache.append(seq, new, new), TypeError, "seqs must be a list", "got 0"),  # type: ignore[arg-type]
+        case(lambda: cache.write(seq, new, new), TypeError, "seqs must be a list", "got 0"),  # type: ignore[arg-type]
+        case(lambda: cache.attend(q, seq), TypeError, "seqs must be a list", "got 0"),  # type: ignore[arg-type]
+        case(lambda: cache.advance(seq, 1), TypeError, "seqs must be a list", "got 0"),  # type: ignore[arg-type]
+        case(lambda: cache.block_table(seq), TypeError, "seqs must be a list", "got 0"),  # type: ignore[arg-type]
+        case(lambda: cache.length([seq]), TypeError, "seq must be a number", "[0]"),  # type: ignore[arg-type]
+        case(lambda: cache.free(torch.tensor(seq)), TypeError, "seq must be a number", "tensor(0)"),  # type: ignore
         case(lambda: cache.append([seq], new[:, :1], new), ValueError, "k must", "(1, 1, 5, 8)"),
         case(lambda: cache.append([seq], new, new[..., :7]), ValueError, "v must", "(1, 2, 5, 7)"),
         case(lambda: cache.append([seq], new.half(), new), TypeError, "k must", "torch.float16"),

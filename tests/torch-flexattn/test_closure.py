@@ -20,7 +20,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.attention import flex_attention as theirs
-from torch_flexattn import KindError, UnsupportedModError, flex_attention, mask_mod, masks, score_mod, trace
+from torch_flexattn import (
+    KindError,
+    UnsupportedModError,
+    create_block_mask,
+    flex_attention,
+    mask_mod,
+    masks,
+    score_mod,
+    trace,
+)
 from torch_flexattn.closure import read
 
 ZERO = torch.tensor(0, dtype=torch.int32)
@@ -504,6 +513,14 @@ def writes_a_table(b, h, q, kv):
     return q > kv
 
 
+def writes_elsewhere(b, h, q, kv):
+    return torch.add(q, 1, out=kv) > kv
+
+
+def raises_to_an_index(b, h, q, kv):
+    return 3**q > kv
+
+
 def reads_a_column(b, h, q, kv):
     return PAIRS[:, q] > 0
 
@@ -571,6 +588,8 @@ COMPLEX = torch.zeros(6, dtype=torch.complex64)
         (draws, UnsupportedModError, 1, "dropout_p"),
         (writes, UnsupportedModError, 1, "in place"),
         (writes_a_table, UnsupportedModError, 1, "writes in place"),
+        (writes_elsewhere, UnsupportedModError, 1, "writes to out=…: use the value that is returned"),
+        (raises_to_an_index, UnsupportedModError, 1, "a power that is no number from 0 up"),
         (reads_a_column, UnsupportedModError, 1, "all dimensions"),
         (reads_behind_dots, UnsupportedModError, 1, "all dimensions"),
         (prints, UnsupportedModError, 1, "prints or formats"),
@@ -600,6 +619,14 @@ def test_wrong_numbers_of_arguments_say_which_form_is_wanted() -> None:
         score_mod(lambda s, b, h, q, kv: q >= kv)
     with pytest.raises(TypeError, match="mask_mod must be a function, got int"):
         mask_mod(3)
+    with pytest.raises(TypeError, match=r"mask_mod must be a function, got Tensor: masks\.from_dense makes"):
+        mask_mod(TABLE)
+    with pytest.raises(TypeError, match=r"score_mod must be a function, got Tensor: scores\.add_mask makes"):
+        score_mod(TABLE)
+    with pytest.raises(TypeError, match="got BlockMask: it goes to block_mask"):
+        mask_mod(create_block_mask(masks.causal(), None, None, 4, 4))
+    with pytest.raises(TypeError, match=r"too many positional arguments: it makes one, call causal\(…\)"):
+        mask_mod(masks.causal)
     with pytest.raises(TypeError, match="the two were swapped"):
         mask_mod(score_mod(lambda s, b, h, q, kv: s))
 
@@ -626,3 +653,25 @@ def test_a_layer_whose_function_reads_its_own_parameter() -> None:
     bias = layer.bias.detach()
     wanted = flex_attention(q, q, q, lambda s, b, h, i, j: s + bias[h, j], lambda b, h, i, j: i >= j)
     assert torch.equal(layer(q), wanted)
+
+
+def test_a_layer_that_is_called_again_is_recorded_once(recordings: list[object]) -> None:
+    """Its ``forward`` calls attention, whose memory of functions grows with each that is recorded."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(2, 8))
+
+        def biased(self, score, b, h, q_idx, kv_idx):
+            return score + self.bias[h, kv_idx]
+
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            q = flex_attention(q, q, q, self.biased)
+            return flex_attention(q, q, q, lambda s, b, h, i, j: s - self.bias[h, i])
+
+    layer, q = Layer(), torch.randn(1, 2, 8, 4)
+    for _ in range(3):
+        layer(q)
+    assert len(recordings) == 2
+    assert [t is layer.bias for t in read(layer.biased).tensors] == [True]

@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch_flexattn import (
+    MaskMod,
+    and_masks,
     compose_scores,
     create_block_mask,
     flex_attention,
     flex_attention_varlen,
     mask_mod,
     masks,
+    not_mask,
+    or_masks,
     score_mod,
     scores,
 )
@@ -155,6 +159,25 @@ def test_functions_beside_modifications_and_block_masks() -> None:
     assert (
         graphs_of(lambda q: flex_attention(q, q, q, score_of("scalar"), mask_of("none"), **options)[1], [(q,)]) == one
     )
+
+
+def test_masks_named_shifted_and_parted_inside() -> None:
+    """Combinations under PyTorch's names, and the methods of a mask."""
+    window, doc = masks.sliding_window(9), masks.document(torch.tensor([0, 10, 64]))
+    q = query(32)
+    for mask in (
+        lambda: and_masks(window, mask_of("tensor"), doc),
+        lambda: or_masks(mask_of("none"), doc),
+        lambda: not_mask(window),
+        lambda: not_mask(mask_of("tensor")),
+        lambda: window.shift(q=3, kv=1),
+        lambda: masks.causal().shift(kv=-2) & doc,
+        lambda: window.on_heads([1]) & masks.causal(),
+        lambda: mask_mod(mask_of("tensor")).on_heads([0, 1]),
+        lambda: MaskMod.per_batch([window, not_mask(window)]),
+        lambda: MaskMod.per_batch([mask_of("scalar")]).on_heads([0]),
+    ):
+        assert graphs_of(lambda q, mask=mask: flex_attention(q, q, q, mask_mod=mask()), [(q,)]) == [1]
 
 
 def test_modifications_made_and_combined_inside() -> None:

@@ -136,6 +136,17 @@ def test_nothing_to_do(batch, q_len, kv_len):
     assert (largest == -math.inf).all()
 
 
+@pytest.mark.parametrize("lens", [[0, 0], [0, 3]])
+def test_values_without_features_where_some_see_no_key(lens):
+    q, k, v = torch.randn(2, 2, 5, 4), torch.randn(2, 1, 4, 4), torch.randn(2, 1, 4, 0)
+    lens = torch.tensor(lens)
+    out, lse, largest = forward(q, k, v, mask=None, score=None, scale=0.5, kv_lens=lens, want_max=True)
+    right = reference.attention(q, k, v, scale=0.5, kv_lens=lens)
+    assert out.shape == (2, 2, 5, 0)
+    assert_close(lse, right[1].float())
+    assert_close(largest, right[2].float())
+
+
 def test_strides_of_batch_first_projections_are_kept(attend, mask_named):
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs(70, 70))
     got, expected = attend(q, k, v, mask_named("window"))

@@ -73,6 +73,8 @@ OPERATIONS = {
     "neg": lambda s: -s,
     "abs": abs,
     "sign": lambda s: torch.sign(s) * s,
+    "detach": lambda s: s * s.detach(),
+    "straight through": lambda s: s + (torch.round(s) - s).detach(),
     "exp": torch.exp,
     "exp2": torch.exp2,
     "expm1": torch.expm1,
@@ -111,6 +113,24 @@ OPERATIONS = {
     "softplus beta": lambda s: F.softplus(s, beta=2.0, threshold=3.0),
     "leaky": lambda s: F.leaky_relu(s, 0.2),
     "clamp": lambda s: s.clamp(-1, 2),
+    "elu": lambda s: F.elu(s, 0.7),
+    "celu": lambda s: F.celu(s, 2.0),
+    "selu": F.selu,
+    "hardtanh": lambda s: F.hardtanh(s, -0.5, 2.0),
+    "relu6": lambda s: F.relu6(3 * s),
+    "hardswish": lambda s: F.hardswish(2 * s),
+    "mish": F.mish,
+    "threshold": lambda s: F.threshold(s, 0.3, -2.0),
+    "tan": torch.tan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "log10": lambda s: torch.log10(s + 3),
+    "frac": torch.frac,
+    "logaddexp": lambda s: torch.logaddexp(s, s * s),
+    "lerp": lambda s: torch.lerp(s, s * s, 0.25) + torch.lerp(s, 2 * s, s),
+    "addcmul": lambda s: torch.addcmul(s, s, s, value=0.5),
+    "addcdiv": lambda s: torch.addcdiv(s, s, s * s + 1),
+    "nan_to_num": lambda s: torch.nan_to_num(s * s, 2.0),
     "reciprocal": torch.reciprocal,
     "fmin": lambda s: torch.fmin(s, 0.2 * s),
     "fmax": lambda s: torch.fmax(s, 0.2 * s),
@@ -124,6 +144,29 @@ OPERATIONS = {
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_gradients_of_the_score(name: str) -> None:
     compare(lambda s, b, h, q, kv: OPERATIONS[name](s))
+
+
+def test_gradient_of_hardsigmoid() -> None:
+    """PyTorch's has a sixth in float32 in it."""
+    compare(lambda s, b, h, q, kv: F.hardsigmoid(2 * s), rtol=1e-7)
+
+
+BOUNDS = torch.tensor([-3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 200.0], dtype=torch.float64)
+AT_BOUNDS = {
+    "elu": F.elu,
+    "hardtanh": F.hardtanh,
+    "relu6": F.relu6,
+    "mish": F.mish,
+    "threshold": lambda s: F.threshold(s, 0.5, -2.0),
+    "logaddexp": lambda s: torch.logaddexp(s, s * s),
+    "logaddexp of equals": lambda s: torch.logaddexp(s, s),
+}
+
+
+@pytest.mark.parametrize("name", AT_BOUNDS)
+def test_gradients_at_bounds_and_of_large_scores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SCORES", BOUNDS)
+    compare(lambda s, b, h, q, kv: AT_BOUNDS[name](s))
 
 
 TABLE = torch.linspace(-1.3, 1.9, COUNT, dtype=torch.float64).requires_grad_()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 import torch
-from torch_flexattn import masks
+from torch_flexattn import MaskMod, create_block_mask, create_mask, flex_attention, masks
 from torch_flexattn.errors import InputError, KindError
 
 
@@ -172,3 +173,31 @@ def test_axis_sees_its_line(shape, dim, dense):
 def test_bad_arguments_are_named(make, error, says):
     with pytest.raises(error, match=says):
         make()
+
+
+@pytest.mark.parametrize("mask", [masks.natten2d((4, 4), 3), masks.sliding_tile((4, 4), (2, 2), (2, 2))])
+def test_a_grid_has_no_place_for_more_tokens(mask: MaskMod) -> None:
+    q = torch.randn(1, 1, 17, 4)
+    combined = [mask, mask & masks.causal(), masks.causal() & mask, pickle.loads(pickle.dumps(mask))]
+    calls = [
+        lambda m: flex_attention(q, q, q, mask_mod=m),
+        lambda m: flex_attention(q, q, q, block_mask=masks.causal(), mask_mod=m),
+        lambda m: flex_attention(q, q, q, mask_mod=m, backend="reference"),
+        lambda m: create_block_mask(m, None, None, 4, 17),
+        lambda m: create_mask(m, None, None, 17, 16),
+    ]
+    for call in calls:
+        for given in combined:
+            with pytest.raises(InputError, match="mask_mod is that of a grid of 16 tokens, got"):
+                call(given)
+
+
+def test_tokens_beside_a_grid_are_what_the_user_says() -> None:
+    q = torch.randn(1, 1, 17, 4)
+    grid = masks.natten2d((4, 4), 3)
+    whole = create_mask(grid | (lambda b, h, i, j: (i == 16) | (j == 16)), None, None, 17, 17)[0, 0]
+    assert whole[16].all()
+    assert whole[:, 16].all()
+    assert torch.equal(whole[:16, :16], create_mask(grid, None, None, 16, 16)[0, 0])
+    assert flex_attention(q[:, :, :9], q, q, mask_mod=grid | masks.causal()).shape == (1, 1, 9, 4)
+    assert flex_attention(q[:, :, :9], q[:, :, :9], q[:, :, :9], mask_mod=grid).shape == (1, 1, 9, 4)  # rows so far

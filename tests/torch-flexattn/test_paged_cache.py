@@ -155,10 +155,13 @@ def everything_of(cache: PagedKVCache) -> Any:
     return sequences, list(pages.holders), list(pages.free), tensors
 
 
-@pytest.mark.parametrize("ask", ["append", "allocate", "extend", "copy"])
+@pytest.mark.parametrize("ask", ["append", "allocate", "extend", "copy", "pool"])
 def test_out_of_pages_changes_nothing(ask: str) -> None:
     cache = cache_of(pages=4)
     seqs, _ = filled(cache, [16, 30])
+    if ask == "pool":  # more than all pages hold, which one sequence has
+        cache = cache_of(pages=4)
+        seqs, _ = filled(cache, [64])
     if ask == "copy":  # two new pages would do, but the shared one is to be copied as well
         seqs = [cache.fork(seqs[1]), seqs[0]]
         cache.extend(seqs[1], 1)
@@ -168,10 +171,13 @@ def test_out_of_pages_changes_nothing(ask: str) -> None:
         "allocate": lambda: cache.allocate(17),
         "extend": lambda: cache.extend(seqs[0], 17),
         "copy": lambda: cache.append([seqs[0]], *tokens(1)),
+        "pool": lambda: cache.append(seqs, *tokens(1)),
     }
     with pytest.raises(OutOfPages) as raised:
         calls[ask]()
-    assert (raised.value.needed, raised.value.free) == {"append": (4, 1), "copy": (1, 0)}.get(ask, (2, 1))
+    assert (raised.value.needed, raised.value.free) == {"append": (4, 1), "copy": (1, 0), "pool": (1, 0)}.get(
+        ask, (2, 1)
+    )
     after = everything_of(cache)
     assert after[:3] == before[:3]
     assert all(torch.equal(a, b) for a, b in zip(after[3], before[3]))

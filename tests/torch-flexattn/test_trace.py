@@ -11,8 +11,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch_flexattn import score_mod
+from torch_flexattn.compositions import RULES
 from torch_flexattn.evaluate import evaluate
-from torch_flexattn.lowering import RULES
 from torch_flexattn.program import parse
 from torch_flexattn.trace import trace
 
@@ -161,6 +162,13 @@ UNARY = {
     "sgn": torch.sgn,
     "square": torch.square,
     "power 2": lambda x: x**2,
+    "power 0": lambda x: x**0,
+    "power 1": lambda x: x**1,
+    "power 13": lambda x: x**13,
+    "isinf": torch.isinf,
+    "isinf of infinite": lambda x: torch.isinf((x * 1.0) / 0),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 2),
+    "masked_fill of a tensor": lambda x: torch.masked_fill(x, x > 0, torch.ones((), dtype=x.dtype)),
     "exp": torch.exp,
     "exp2": torch.exp2,
     "expm1": torch.expm1,
@@ -197,6 +205,32 @@ UNARY = {
     "half": lambda x: x.half() * 3,
     "not": torch.logical_not,
 }
+COMPOSED = {
+    "elu": F.elu,
+    "elu alpha": lambda x: F.elu(x, 0.5),
+    "celu": lambda x: F.celu(x, 2.0),
+    "selu": F.selu,
+    "hardtanh": F.hardtanh,
+    "hardtanh bounds": lambda x: F.hardtanh(x, -0.5, 2.0),
+    "relu6": F.relu6,
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "mish": F.mish,
+    "threshold": lambda x: F.threshold(x, 1.0, -2.0),
+    "tan": torch.tan,
+    "sinh": torch.sinh,
+    "cosh": torch.cosh,
+    "log10": lambda x: torch.log10(x.abs() + 1),
+    "frac": torch.frac,
+    "logaddexp": lambda x: torch.logaddexp(x, 1 - x),
+    "lerp": lambda x: torch.lerp(x, x * x, 0.25),
+    "addcmul": lambda x: torch.addcmul(x, x, x, value=0.5),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x.abs() + 1),
+    "nan_to_num": lambda x: torch.nan_to_num(1 / x, 2.0),
+    "nan_to_num bounds": lambda x: torch.nan_to_num(1 / x, posinf=3.0, neginf=-4.0),
+    "isinf": lambda x: torch.isinf(1 / x),
+    "sinc-like": lambda x: torch.where(x == 0, 1.0, torch.sin(x) / x),
+}
 FLOATING = {
     "floor": torch.floor,
     "ceil": torch.ceil,
@@ -208,6 +242,7 @@ FLOATING = {
     "softplus": F.softplus,
     "softplus beta": lambda x: F.softplus(x, beta=2.0, threshold=3.0),
     "leaky": lambda x: F.leaky_relu(x, 0.1),
+    **COMPOSED,
     "log": lambda x: torch.log(x.abs() + 1),
     "log2": lambda x: torch.log2(x.abs() + 1),
     "log1p": lambda x: torch.log1p(x.abs()),
@@ -227,11 +262,34 @@ FLOATING = {
 def test_operations_of_one_operand(name: str) -> None:
     for dtype in TYPES:
         if (
-            dtype == "bool" and name in ("neg", "1 - x", "rsub", "abs", "torch.abs", "sgn", "sign", "square", "power 2")
+            dtype == "bool"
+            and name
+            in (
+                "neg",
+                "1 - x",
+                "rsub",
+                "abs",
+                "torch.abs",
+                "sgn",
+                "sign",
+                "square",
+                "power 2",
+                "power 0",
+                "power 1",
+                "power 13",
+            )
         ) or (dtype == "bool" and ("cl" in name or "relu" in name)):
             continue  # PyTorch has none of these for bool, or only as a deprecated form
         x = table(dtype)
         compare(lambda q, kv: UNARY[name](x[q]))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_powers_of_two(dtype: str) -> None:
+    exponents = torch.tensor([-40, -1, 0, 1, 5, 30, 31, 32, 62, 63, 64, 99], dtype=getattr(torch, dtype))
+    mod = score_mod(lambda s, b, h, q, kv: (2 ** exponents[q]).double())
+    zero, i = torch.tensor(0), torch.arange(12)
+    assert torch.equal(mod(torch.zeros(12), zero, zero, i, zero), (2**exponents).double())
 
 
 @pytest.mark.parametrize("name", FLOATING)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from torch_flexattn import flex_attention, forget_masks, masks
+from torch_flexattn import clear_caches, flex_attention, forget_masks, masks
 
 SCRIPT = Path(__file__).with_name("train_in_ranks.py")
 
@@ -90,6 +91,20 @@ def gradients(tmp_path_factory):
         for rank in ranks:
             rank.kill()
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+
+
+def test_a_first_call_may_be_checkpointed() -> None:
+    """What is recorded and found once must not count among what the forward pass keeps."""
+    table = torch.randn(2, 40, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    q = torch.randn(1, 2, 20, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    def attend(x: Tensor) -> Tensor:
+        score = lambda s, b, h, i, j: s * torch.sigmoid(table[h, i]) + table[h, i - j + 20]  # noqa: E731
+        return flex_attention(x, x, x, score, mask_mod=lambda b, h, i, j: (table[h, j] > 0) | (i == j))
+
+    clear_caches()
+    found = torch.autograd.grad(checkpoint(attend, q, use_reentrant=False).square().sum(), [q, table])
+    torch.testing.assert_close(found, torch.autograd.grad(attend(q).square().sum(), [q, table]))
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_flexattn import AuxRequest, InputError, KindError, flex_attention, flex_attention_varlen, masks, scores
+from torch_flexattn import (
+    AuxRequest,
+    InputError,
+    KindError,
+    OutOfRangeError,
+    flex_attention,
+    flex_attention_varlen,
+    masks,
+    scores,
+)
 
 LENGTHS = [([3, 0, 17, 1], [3, 5, 17, 1]), ([40, 9], [40, 9]), ([5, 6], [30, 2])]
 
@@ -133,3 +142,26 @@ def test_the_longest_sequences_may_be_named_in_the_usual_places():
         flex_attention_varlen(q, k, v, starts_q, starts_k, 5, 30, enable_gqa=True)
     with pytest.raises(KindError, match=r"max_seqlen_k must be an integer, got 30\.0"):
         flex_attention_varlen(q, k, v, starts_q, starts_k, 6, 30.0, enable_gqa=True)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_errors_name_positions_in_their_sequence(apart):
+    q, k, v, starts_q, starts_k = packed([5, 4, 12], [3, 9, 14])
+    short = torch.zeros(10)
+    places = {"score": (0, 10), "mask": (10, 0), "both": (0, 10)}
+    calls = {
+        "score": {"score_mod": lambda s, b, h, i, j: s + short[j]},
+        "mask": {"mask_mod": lambda b, h, i, j: short[i] < 1},
+        "both": {
+            "mask_mod": lambda b, h, i, j: (i >= 0) | (short[j] < 1),
+            "score_mod": lambda s, b, h, i, j: s + short[j],
+        },
+    }
+    for name, mods in calls.items():
+        query, key = places[name]
+        words = (
+            rf"of shape \(10,\)\) out of range in sequence b=2, at h=0, q_idx={query}, kv_idx={key}: it has 12 queries"
+        )
+        with pytest.raises((OutOfRangeError, InputError), match=words) as raised:
+            flex_attention_varlen(q, k, v, starts_q, starts_k, enable_gqa=True, batch_invariant=apart, **mods)
+        assert raised.value.place == (2, 0, query, key)

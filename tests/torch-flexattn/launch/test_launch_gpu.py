@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_flexattn import flex_attention, masks, scores
+from torch_flexattn import clear_caches, flex_attention, masks, scores
 
 pytestmark = pytest.mark.gpu
 
@@ -65,6 +65,28 @@ def test_a_captured_tensor_may_change_between_calls() -> None:
     assert torch.equal(flex_attention(q, k, v, score), before)
 
 
+@pytest.mark.parametrize("length", [256, 8])
+def test_calls_made_again_notice_the_switch_of_tf32(length: int) -> None:
+    q, k, v = (t.float() / 3 for t in tensors(1, 2, length, 64))  # of more digits than TF32 has
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    found = []
+    try:
+        for asked in ("ieee", "tf32", "ieee"):
+            switch.fp32_precision = asked
+            outs = [flex_attention(q, k, v) for _ in range(3)]
+            clear_caches()
+            outs.append(flex_attention(q, k, v))
+            assert all(torch.equal(out, outs[0]) for out in outs)
+            found.append(outs[0])
+            for _ in range(2):
+                flex_attention(q, k, v)  # remembered, for the next switch to find
+    finally:
+        switch.fp32_precision = before
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+
+
 def test_threads_of_their_own() -> None:
     q, k, v = tensors(1, 2, 256, 64)
     wanted, found = flex_attention(q, k, v), []
@@ -97,7 +119,7 @@ def test_a_graph_replays_calls() -> None:
 
 AGAIN = """
 import sys, torch
-from torch_flexattn import flex_attention, masks
+from torch_flexattn import clear_caches, flex_attention, masks
 q = torch.ones(1, 1, 256, 64, device="cuda", dtype=torch.bfloat16)
 print(flex_attention(q, q, q, mask_mod=masks.causal()).sum().item(), "triton" in sys.modules)
 """

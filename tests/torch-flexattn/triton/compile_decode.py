@@ -20,6 +20,7 @@ from torch_flexattn import masks, scores
 from torch_flexattn.kernels.launch.files import load
 from torch_flexattn.kernels.triton import decode, decode_source, forward_source, row_blocks_source
 from torch_flexattn.kernels.triton.decode_source import Decode
+from torch_flexattn.kernels.triton.merge_kernel import merge_rows
 from torch_flexattn.kernels.triton.row_runs_kernel import row_runs
 from torch_flexattn.kernels.triton.tiles import SMALLEST, forward_tiles
 from torch_flexattn.kernels.triton.write_pages_kernel import copy_tokens
@@ -32,7 +33,8 @@ EIGHT = {80: "*u8", 90: "*fp8e4nv"}
 POINTERS = {
     "out_ptr": "*bf16", "q_ptr": "*bf16", "k_ptr": "*bf16", "v_ptr": "*bf16", "sinks": "*fp32", "kinds": "*i8",
     "lse_ptr": "*fp32", "max_ptr": "*fp32", "sums": "*fp32", "k": "*bf16", "v": "*bf16",
-    "k_pages": "*bf16", "v_pages": "*bf16",
+    "k_pages": "*bf16", "v_pages": "*bf16", "a_ptr": "*fp32", "b_ptr": "*bf16",
+    "a_lse_ptr": "*fp32", "b_lse_ptr": "*fp32",
     "lengths": "*i32", "descales": "*fp32", "row_ptr": "*i32",
 }  # fmt: skip
 NUMBERS = {"scale": "fp32", "kept": "fp32"}
@@ -56,7 +58,7 @@ def build(
     types |= dict.fromkeys(eight, EIGHT[arch])
     types |= dict.fromkeys(constants, "constexpr")
     free = [name for name in names if name not in constants]
-    wide = [name for name in free if types[name].startswith("*") or re.match(r"[qkvo]_s", name)]
+    wide = [name for name in free if types[name].startswith("*") or re.match(r"[qkvoab]_s", name)]
     source = ASTSource(
         kernel,
         signature={name: types[name] for name in names},
@@ -125,5 +127,6 @@ if __name__ == "__main__":
         build(row_runs, arch, (), options, WIDTH=1024)
         sizes = {"WIDTH": 128, "VALUE_WIDTH": 128, "PAGE": 64, "PADDED": 128}
         build(copy_tokens, arch, ("k_se", "v_se"), {"num_warps": 1, "num_stages": 3}, **sizes)
+        build(merge_rows, arch, (), options, WIDTH=128, PADDED=128, ROWS=32)
     build(copy_tokens, 80, ("k_se", "v_se"), {"num_warps": 1, "num_stages": 3}, ("k_pages", "v_pages"), **sizes)
     sys.stdout.write("compiled\n")

@@ -157,6 +157,7 @@ def test_floats_of_two(op: str, dtype: str) -> None:
         "neg",
         "abs",
         "sign",
+        "detach",
         "exp",
         "exp2",
         "expm1",
@@ -181,8 +182,8 @@ def test_floats_above_zero(op: str) -> None:
 
 
 FLOATING = (
-    "neg", "abs", "sign", "exp", "exp2", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "floor", "ceil", "round",
-    "trunc", "log", "log2", "log1p", "sqrt", "rsqrt",
+    "neg", "abs", "sign", "detach", "exp", "exp2", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "floor", "ceil",
+    "round", "trunc", "log", "log2", "log1p", "sqrt", "rsqrt",
 )  # fmt: skip
 
 
@@ -219,6 +220,7 @@ def test_every_operation_is_printed() -> None:
         "neg",
         "abs",
         "sign",
+        "detach",
         "not",
         "div",
         "pow",

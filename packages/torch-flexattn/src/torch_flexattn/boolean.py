@@ -5,12 +5,17 @@ from __future__ import annotations
 import functools
 import operator
 
+import torch
+
 from .mods import MaskLike, MaskMod, mask_mod
+from .open_mods import OpenMask, as_it_is
 from .reindex import everything
 
 noop_mask = everything()
+NOTHING = ~noop_mask
 
 
+@as_it_is
 def and_masks(*mask_mods: MaskLike) -> MaskMod:
     """Visible where all of these masks say so; of none, everywhere.
 
@@ -33,6 +38,7 @@ def and_masks(*mask_mods: MaskLike) -> MaskMod:
     return functools.reduce(operator.and_, map(mask_mod, mask_mods)) if mask_mods else noop_mask
 
 
+@as_it_is
 def or_masks(*mask_mods: MaskLike) -> MaskMod:
     """Visible where one of these masks says so; of none, nowhere.
 
@@ -52,9 +58,10 @@ def or_masks(*mask_mods: MaskLike) -> MaskMod:
     Reference:
         PyTorch, torch.nn.attention.flex_attention.
     """
-    return functools.reduce(operator.or_, map(mask_mod, mask_mods)) if mask_mods else ~noop_mask
+    return functools.reduce(operator.or_, map(mask_mod, mask_mods)) if mask_mods else NOTHING
 
 
+@as_it_is
 def not_mask(mask: MaskLike) -> MaskMod:
     """Visible where a mask says not.
 
@@ -70,4 +77,6 @@ def not_mask(mask: MaskLike) -> MaskMod:
         >>> not_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx)(zero, zero, torch.tensor(2), i)
         tensor([False, False, False,  True])
     """
+    if torch.compiler.is_dynamo_compiling():
+        return OpenMask(mask).inverted()  # type: ignore[return-value]
     return ~mask_mod(mask)

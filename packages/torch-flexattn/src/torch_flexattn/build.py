@@ -14,6 +14,7 @@ from .analysis.geometry import Blocks, Geometry
 from .analysis.quadtree import classify, classify_exactly
 from .analysis.undecided import refuse_undecided
 from .block_mask import BlockMask
+from .default_device import made_on
 from .errors import InputError, KindError, OutOfRangeError
 from .masks.lengths import with_lengths
 from .mods import MaskLike, MaskMod, mask_mod
@@ -166,17 +167,22 @@ def built(
         method: how blocks are classified.
         check: refuse visible positions that read a captured tensor out of range, and those that such a read hides.
     """
-    geometry = Geometry(shape, block, device)
+    with made_on(device):
+        return _built(mod, Geometry(shape, block, device), method, check)
+
+
+def _built(mod: MaskMod, geometry: Geometry, method: Method, check: bool) -> BlockMask:
+    shape = geometry.shape
     rows, columns = geometry.planes * geometry.rows, geometry.columns
     outside = check and bool(mod.captures)
     if 0 in shape:
-        found, outside = joined([], device), False
+        found, outside = joined([], geometry.device), False
     elif method == "exact" or (method == "auto" and math.prod(shape) <= SMALL):
         found = classify_exactly(mod, geometry)
     else:
         found, outside = classify(mod, geometry, check=check)
     row_ptr, runs = by_rows(found, rows, columns)
-    mask = BlockMask(row_ptr, runs, shape, block, None if mod.program == EVERYTHING else mod)
+    mask = BlockMask(row_ptr, runs, shape, geometry.block, None if mod.program == EVERYTHING else mod)
     if outside:
         refuse_bad_reads(mask)
     if check and mod.captures:
@@ -201,7 +207,7 @@ def refuse_bad_reads(mask: BlockMask) -> None:
         raise OutOfRangeError(
             f"mask_mod reads a captured tensor (of shape {shapes}) out of range at the visible position b={batch}, "
             f"h={head}, q_idx={query}, kv_idx={key}"
-        )
+        ).at((batch, head, query, key))
 
 
 def _traced(given: MaskLike) -> MaskMod:

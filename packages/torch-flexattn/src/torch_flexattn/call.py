@@ -120,7 +120,7 @@ class Packed(NamedTuple):
     scale: float
     dropout_p: float
     check: bool
-    backend: str
+    backend: Backend
     deterministic: bool
     batch_invariant: bool
 
@@ -134,9 +134,9 @@ def pack(call: Call, captures: Sequence[Tensor] | None = None) -> Packed:
     blocks = mask if isinstance(mask, BlockMask) else None
     mod = mask.mod if isinstance(mask, BlockMask) else mask
     given = call.q_offset if isinstance(call.q_offset, Tensor) else None
-    offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64)
+    offset = torch.tensor([call.q_offset if given is None else 0], dtype=torch.float64, device="cpu")
     drawn = call.seed if isinstance(call.seed, Tensor) else None
-    seed = torch.tensor([call.seed if drawn is None else 0], dtype=torch.float64)
+    seed = torch.tensor([call.seed if drawn is None else 0], dtype=torch.float64, device="cpu")
     return Packed(
         runs=[] if blocks is None else [blocks.row_ptr, blocks.runs],
         captures=[*(call.captures if captures is None else captures), *(() if mod is None else mod.captures)],
@@ -220,6 +220,12 @@ def unpack(
         deterministic=deterministic,
         batch_invariant=batch_invariant,
     )
+
+
+def given(arguments: Sequence[Any]) -> Packed:
+    """Arguments of an op as a :class:`Packed` call; AOTInductor's runtime hands over None for an empty list."""
+    call = Packed(*arguments)
+    return call._replace(runs=call.runs or [], captures=call.captures or [], layout=call.layout or [])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .attribute_reads import attributes_read, followed
 from .program import Program
 from .unwatched import is_unwatched, refuse_unwatched
 
@@ -25,7 +26,11 @@ MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
 FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
 """Modules whose functions are what they are; only what their cells hold is looked at, as of PyTorch's ``and_masks``."""
+CLOSED = FOREIGN | {__name__.partition(".")[0]}
+"""Those and this package, whose globals hold what is remembered of mods: whoever walks there meets himself, larger each
+time."""
 READS_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+Visit = Callable[[Any, frozenset[str]], None]
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
 
 
@@ -92,7 +97,7 @@ class _Walk:
         elif kind is types.MethodType:
             self.identity.append(kind)
             self.open(value.__func__)
-            self.fix(value.__self__, names | _names_of(value.__func__))
+            self._read(value.__self__, value.__func__, None, self.fix, names | _names_of(value.__func__))
         elif (kind is tuple or kind is list) and len(value) <= MOST_OPEN:
             self.identity.append((kind, len(value)))
             for part in value:
@@ -139,21 +144,40 @@ class _Walk:
             self.identity.append(id(value))
             self.found.held.append(value)
             if isinstance(value, types.ModuleType | type):
-                if _root(value) not in FOREIGN:
+                if _root(value) not in CLOSED:
                     self._named(value, names)
             elif _root(kind) != "torch" or isinstance(value, nn.Module):
                 self._object(value, kind, names)
 
-    def _function(self, function: types.FunctionType, visit: Callable[[Any, frozenset[str]], None]) -> None:
+    def _function(self, function: types.FunctionType, visit: Visit) -> None:
         self.identity.append(function.__code__)
         if _is_closed(function):
             return
         names = _names(function.__code__)
-        for part in _parts(function):
-            visit(part, names)
+        for variable, part in _parts(function):
+            self._read(part, function, variable, visit, names)
         for name in _global_names(function):
             self.identity.append(name)
-            visit(function.__globals__[name], names)
+            self._read(function.__globals__[name], function, name, visit, names)
+
+    def _read(self, value: Any, function: Any, variable: str | None, visit: Visit, names: frozenset[str]) -> None:
+        """What a variable of a function stands for, its first argument by default: of layers what it reads of them."""
+        code = getattr(function, "__code__", None)
+        read = None if code is None else attributes_read(value, code, variable)
+        if read is None:
+            visit(value, names)
+        elif not self._is_known(value, " ".join(sorted(read))):
+            kind = type(value)
+            self.identity.append(id(value))
+            self.found.held.append(value)
+            for method in followed(kind, read):
+                names |= _names(method.__code__)
+                self.fix(method)
+            self._named(kind, read)
+            for name, attribute in _attributes(value):
+                if name in read:
+                    self.identity.append(name)
+                    self.fix(attribute, names)
 
     def _named(self, value: Any, names: frozenset[str]) -> None:
         """Attributes of a module or class that the code names."""
@@ -171,7 +195,7 @@ class _Walk:
                 names |= _names(function.__code__)
                 self.fix(function)
         self._is_strict = was
-        if _root(kind) not in FOREIGN:
+        if _root(kind) not in CLOSED:
             self._named(kind, names - {"__dict__"})  # that of the object is looked at below
         for name, attribute in _attributes(value):
             if not _is_object(attribute) or name in names:
@@ -203,14 +227,16 @@ def _root(value: Any) -> str:
 
 def _is_closed(function: types.FunctionType) -> bool:
     """Whether a function is one of a library's own, that holds nothing of the user's."""
-    return _root(function) in FOREIGN and not function.__closure__
+    return _root(function) in CLOSED and not function.__closure__
 
 
-def _parts(function: types.FunctionType) -> Iterator[Any]:
-    """Contents of cells and defaults, in a fixed order."""
-    yield from (_content(cell) for cell in function.__closure__ or ())
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
+def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Contents of cells and defaults, in a fixed order, with the names of their variables."""
+    code = function.__code__
+    yield from ((name, _content(cell)) for name, cell in zip(code.co_freevars, function.__closure__ or ()))
+    given = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given)
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def _content(cell: types.CellType) -> Any:
@@ -232,7 +258,7 @@ def _names_of(function: Any) -> frozenset[str]:
 
 
 def _global_names(function: types.FunctionType) -> list[str]:
-    if _root(function) in FOREIGN:
+    if _root(function) in CLOSED:
         return []
     return [n for n in _globals(function.__code__) if n in function.__globals__]
 

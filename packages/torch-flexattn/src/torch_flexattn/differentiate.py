@@ -95,7 +95,7 @@ def _needed(nodes: Sequence, captures: Sequence[bool]) -> list[bool]:
         if node.op == "gather":
             own = captures[int(node.value)]
         else:
-            own = node.op == "score" or any(needed[a] for a in node.args)
+            own = node.op == "score" or (node.op != "detach" and any(needed[a] for a in node.args))
         needed.append(own and node.dtype in FLOATS)
     return needed
 

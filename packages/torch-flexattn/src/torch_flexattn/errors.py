@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class FlexAttentionError(Exception):
-    """Anything that this package refuses."""
+    """Anything that this package refuses.
+
+    Attributes:
+        place: of errors of one position of a call, its batch entry, head, query and key.
+    """
+
+    place: tuple[int, int, int, int] | None = None
+
+    def at(self, place: tuple[int, int, int, int]) -> Self:
+        """The error, of that position."""
+        self.place = place
+        return self
 
 
 class InputError(FlexAttentionError, ValueError):

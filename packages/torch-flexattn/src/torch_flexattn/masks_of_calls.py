@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes  # no public name
 
+from .assembly import Assembly
 from .block_mask import BlockMask
 from .build import built
-from .mods import Assembly, MaskMod
+from .mods import MaskMod
 from .reindex import Offset, reindexed
 from .stats import COUNTS, building_mask
+from .unwrapped import is_transformed, unwrapped
 
 KEPT = 64
 """Masks that are remembered."""
@@ -49,6 +51,9 @@ def block_mask_of(
         q_offset: one number, or int ``[B]``.
         check: refuse visible positions that read a captured tensor out of range.
     """
+    if is_transformed():  # what those wrapped is what a mask can be remembered by
+        mod = MaskMod(mod.program, tuple(map(unwrapped, mod.captures)), mod.scalars)
+        q_offset = unwrapped(q_offset) if isinstance(q_offset, Tensor) else q_offset
     tensors = [*mod.captures, *([] if isinstance(q_offset, int) else [q_offset])]
     known = all(not t.is_inference() for t in tensors)
     offset = q_offset if isinstance(q_offset, int) else None
@@ -112,4 +117,4 @@ def shifted(mod: MaskMod, q_offset: Tensor | int) -> MaskMod:
     own = parts.gather(q_offset.to(torch.int32), parts.builder.add("b", "int32"))
     query = parts.builder.add("add", "int32", parts.builder.add("q", "int32"), own)
     outputs = parts.append(mod, q=query)
-    return MaskMod(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))
+    return MaskMod(*parts.finish(*outputs))

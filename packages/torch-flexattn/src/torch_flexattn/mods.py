@@ -6,93 +6,20 @@ came from, on single indices or on tensors that broadcast, so PyTorch's own Flex
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .errors import KindError, UnsupportedModError
-from .evaluate import evaluator, unchecked
+from .assembly import Assembly
+from .errors import KindError
+from .filled import Mod, broadcast
 from .open_mods import OpenMask, OpenScore, as_it_is
-from .program import Builder, Program
+from .open_mods import per_batch as open_per_batch
 from .shown import show
 from .trace import trace
-
-
-@dataclass(frozen=True, eq=False)
-class Mod:
-    """A program with what fills its places.
-
-    Attributes:
-        program: what is computed.
-        captures: the captured tensors.
-        scalars: the numbers it was made with.
-        numbers: the same as a tensor, float64 on the CPU: in a compiled graph another number is no other graph. NaN
-            where a number waits for the lengths (see ``masks.with_lengths``).
-    """
-
-    program: Program
-    captures: tuple[Tensor, ...] = ()
-    scalars: tuple[int | float, ...] = ()
-    numbers: Tensor = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Written now, because Dynamo, which reads what is called, cannot read what writes it; so is the program's text.
-        self.program.text  # noqa: B018
-        known = [s if isinstance(s, int | float) else math.nan for s in self.scalars]
-        numbers = torch.tensor(known, dtype=torch.float64)
-        if torch.compiler.is_dynamo_compiling():  # a known program and tensors of the graph, packed for the op
-            object.__setattr__(self, "numbers", numbers)
-            return
-        if numbers.is_inference():
-            with torch.inference_mode(False):  # training may use what inference made
-                numbers = numbers.clone()
-        object.__setattr__(self, "numbers", numbers)
-        object.__setattr__(self, "_run", self.program.prepared(evaluator))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.program, self.captures, self.scalars)
-
-    def _evaluate(self, **inputs: Tensor | float) -> Tensor:
-        tensors = {
-            name: x
-            if isinstance(x, Tensor)
-            else torch.tensor(x, dtype=torch.float32 if name == "score" else torch.int32)
-            for name, x in inputs.items()
-        }
-        if torch.compiler.is_dynamo_compiling():  # inside another function: what it does becomes part of that one's
-            return self._inlined(tensors)
-        (result,), _ = self._run(tensors, self.captures, self.scalars)  # type: ignore[attr-defined]
-        return result
-
-    def _inlined(self, tensors: dict[str, Tensor]) -> Tensor:
-        if not all(isinstance(s, int | float) for s in self.scalars):
-            raise UnsupportedModError(
-                "a mask that waits for the lengths inside another one under torch.compile: give it q_len and kv_len"
-            )
-        filled = [s + torch.zeros((), dtype=getattr(torch, t)) for s, t in zip(self.scalars, self.program.scalars)]
-        (result,), _ = self._run(tensors, self.captures, filled, unchecked)  # type: ignore[attr-defined]
-        return result
-
-    @property
-    def dependencies(self) -> frozenset[str]:
-        """Which of ``b``, ``h``, ``q``, ``kv``, ``score`` it depends on."""
-        return self.program.depends_on
-
-    def to(self, device: torch.device | str) -> Self:
-        """With the captured tensors on another device."""
-        return type(self)(self.program, tuple(c.to(device) for c in self.captures), self.scalars)
-
-    def explain(self, q_len: int | None = None, kv_len: int | None = None) -> Any:
-        """Its program and what is generated from it; see :func:`torch_flexattn.explain`."""
-        return show("explanation", self, q_len, kv_len)
-
-    def __repr__(self) -> str:
-        captured = ", ".join(str(tuple(c.shape)) for c in self.captures)
-        return f"{type(self).__name__}({self.program.key}, captures=[{captured}], scalars={list(self.scalars)})"
 
 
 class MaskMod(Mod):
@@ -110,20 +37,20 @@ class MaskMod(Mod):
     def __call__(self, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         """True where visible, of the shape that the indices broadcast to."""
         result = self._evaluate(b=b, h=h, q=q_idx, kv=kv_idx)
-        return _broadcast(result, b, h, q_idx, kv_idx)
+        return broadcast(result, b, h, q_idx, kv_idx)
 
     @as_it_is
     def __and__(self, other: MaskLike) -> MaskMod:
         """Visible in both."""
         if torch.compiler.is_dynamo_compiling():
             return OpenMask(self) & other  # type: ignore[return-value]
-        return _combined("and", self, mask_mod(other))
+        return _both(self, mask_mod(other))
 
     @as_it_is
     def __rand__(self, other: MaskLike) -> MaskMod:
         if torch.compiler.is_dynamo_compiling():
             return OpenMask(other) & self  # type: ignore[return-value]
-        return _combined("and", mask_mod(other), self)
+        return _both(mask_mod(other), self)
 
     @as_it_is
     def __or__(self, other: MaskLike) -> MaskMod:
@@ -143,6 +70,7 @@ class MaskMod(Mod):
         """Visible where it was not."""
         return _combined("not", self)
 
+    @as_it_is
     def shift(self, q: int = 0, kv: int = 0) -> MaskMod:
         """The mask seen from elsewhere: query ``i`` and key ``j`` are ``i + q`` and ``j + kv`` of this one.
 
@@ -155,10 +83,13 @@ class MaskMod(Mod):
             >>> causal.shift(q=2)(zero, zero, zero, torch.arange(4))
             tensor([ True,  True,  True, False])
         """
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(self).shift(q, kv)  # type: ignore[return-value]
         from .reindex import shifted
 
         return shifted(self, q, kv)
 
+    @as_it_is
     def on_heads(self, heads: Iterable[int]) -> MaskMod:
         """The mask for some query heads; the others see what they would without it. ``&`` adds that of others.
 
@@ -166,11 +97,14 @@ class MaskMod(Mod):
             InputError: a negative number.
             KindError: no integers.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return OpenMask(self).on_heads(heads)  # type: ignore[return-value]
         from .planes import on_heads
 
         return on_heads(self, heads)
 
     @staticmethod
+    @as_it_is
     def per_batch(masks: Iterable[MaskLike]) -> MaskMod:
         """One mask for batch entry 0, one for entry 1, …; an entry behind the last sees nothing.
 
@@ -178,6 +112,8 @@ class MaskMod(Mod):
             InputError: none at all.
             KindError: something that is no mask.
         """
+        if torch.compiler.is_dynamo_compiling():
+            return open_per_batch(masks)  # type: ignore[return-value]
         from .planes import per_batch
 
         return per_batch(masks)
@@ -202,7 +138,7 @@ class ScoreMod(Mod):
     def __call__(self, score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         """The new score, of the shape that the arguments broadcast to."""
         result = self._evaluate(score=score, b=b, h=h, q=q_idx, kv=kv_idx)
-        return _broadcast(result, score, b, h, q_idx, kv_idx)
+        return broadcast(result, score, b, h, q_idx, kv_idx)
 
     @as_it_is
     def then(self, other: ScoreLike) -> ScoreMod:
@@ -300,68 +236,29 @@ def compose_scores(*mods: ScoreLike) -> ScoreMod:
     score = parts.builder.add("score", "float32")
     for mod in mods:
         (score,) = parts.append(score_mod(mod), score=score)
-    return ScoreMod(parts.builder.finish([score]), tuple(parts.captures), tuple(parts.scalars))
-
-
-class Assembly:
-    """Puts mods together into one program: a tensor that several capture is captured once."""
-
-    def __init__(self) -> None:
-        self.builder = Builder()
-        self.captures: list[Tensor] = []
-        self.scalars: list[int | float] = []
-
-    def append(self, mod: Mod, filled: Mapping[int, int] | None = None, /, **replaced: int) -> list[int]:
-        """Add the nodes of ``mod``; the numbers of its outputs.
-
-        ``replaced``: nodes that stand for its inputs; ``filled``: for its scalars.
-        """
-        captures = []
-        for tensor, spec in zip(mod.captures, mod.program.captures, strict=True):
-            places = [n for n, known in enumerate(self.captures) if known is tensor]
-            if not places:
-                places = [len(self.captures)]
-                self.captures.append(tensor)
-                self.builder.captures.append(spec)
-            captures.append(places[0])
-        first = len(self.scalars)
-        self.scalars += mod.scalars
-        self.builder.scalars += mod.program.scalars
-        scalars = range(first, len(self.scalars))
-        return self.builder.inline(mod.program, captures, scalars, replaced, filled)
-
-    def number(self, value: int) -> int:
-        """The node of an integer that is filled in at run time."""
-        self.scalars.append(value)
-        self.builder.scalars.append("int32")
-        return self.builder.add("scalar", "int32", value=len(self.scalars) - 1)
-
-    def gather(self, table: Tensor, *indices: int) -> int:
-        """The node of an entry of an int32 tensor, captured for it."""
-        self.captures.append(table)
-        self.builder.captures.append(("int32", table.dim()))
-        return self.builder.add("gather", "int32", *indices, value=len(self.captures) - 1)
-
-    def mask(self, output: int) -> MaskMod:
-        """The mask whose result is this node."""
-        return MaskMod(self.builder.finish([output]), tuple(self.captures), tuple(self.scalars))
+    return ScoreMod(*parts.finish(score))
 
 
 def _combined(op: str, *mods: MaskMod) -> MaskMod:
     parts = Assembly()
     outputs = [output for mod in mods for output in parts.append(mod)]
-    return parts.mask(parts.builder.add(op, "bool", *outputs))
+    return MaskMod(*parts.finish(parts.builder.add(op, "bool", *outputs)))
+
+
+def _both(*mods: MaskMod) -> MaskMod:
+    """Visible in each: positions that one has no place for remain so."""
+    return replace(_combined("and", *mods), tokens=min((m.tokens for m in mods if m.tokens is not None), default=None))
 
 
 def _check_callable(name: str, function: object, other: type) -> None:
     if isinstance(function, other):
         raise KindError(f"{name} got a {other.__name__}: the two were swapped")
     if not callable(function):
-        raise KindError(f"{name} must be a function, got {type(function).__name__}")
+        got = type(function).__name__
+        raise KindError(f"{name} must be a function, got {got}{_remedy(name, function)}")
 
 
-def _broadcast(result: Tensor, *inputs: Tensor | int) -> Tensor:
-    if torch.compiler.is_dynamo_compiling():  # of single indices
-        return result
-    shape = torch.broadcast_shapes(*(i.shape for i in inputs if isinstance(i, Tensor)))
-    return result if result.shape == shape else result.expand(shape)
+def _remedy(name: str, given: object) -> str:
+    if isinstance(given, Tensor):
+        return f": {'masks.from_dense' if name == 'mask_mod' else 'scores.add_mask'} makes one of a tensor"
+    return ": it goes to block_mask" if type(given).__name__ == "BlockMask" else ""

@@ -5,7 +5,7 @@ They are combined like masks and score modifications, and are called like the fu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -48,6 +48,43 @@ class OpenMask:
 
     def __ror__(self, other: Callable[..., Any]) -> OpenMask:
         return OpenMask(lambda b, h, q_idx, kv_idx: other(b, h, q_idx, kv_idx) | self(b, h, q_idx, kv_idx))
+
+    def inverted(self) -> OpenMask:
+        """``~``, which Dynamo does not call on objects."""
+        return OpenMask(lambda b, h, q_idx, kv_idx: ~self(b, h, q_idx, kv_idx))
+
+    def shift(self, q: int = 0, kv: int = 0) -> OpenMask:
+        """Seen from elsewhere."""
+        return OpenMask(lambda b, h, q_idx, kv_idx: self(b, h, q_idx + q, kv_idx + kv))
+
+    def on_heads(self, heads: Iterable[int]) -> OpenMask:
+        """For some heads; the others see what they would without it."""
+        numbers = list(heads)
+
+        def some(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            others = h >= 0
+            for number in numbers:
+                others = others & (h != number)
+            return others | self(b, h, q_idx, kv_idx)
+
+        return OpenMask(some)
+
+
+def per_batch(masks: Iterable[Callable[..., Any]]) -> OpenMask:
+    """One mask for each batch entry.
+
+    Args:
+        masks: of batch entry 0, 1, …
+    """
+    numbered = list(enumerate(masks))
+
+    def each(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        seen = b < 0
+        for entry, mask in numbered:
+            seen = seen | ((b == entry) & mask(b, h, q_idx, kv_idx))
+        return seen
+
+    return OpenMask(each)
 
 
 class OpenScore:

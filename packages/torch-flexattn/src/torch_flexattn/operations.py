@@ -2,7 +2,7 @@
 
 Integers are int32 or int64, floats any of the four types. Operands of a binary operation have one type; the tracer
 casts them as PyTorch would. ``floordiv`` and ``mod`` round towards minus infinity, as in Python; shifts are
-arithmetic.
+arithmetic. ``detach`` is its operand, through which no gradient goes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ OPERATIONS: dict[str, Operation] = {
     "not": Operation(1, "(~{0})"),
     "abs": Operation(1, "torch.abs({0})"),
     "sign": Operation(1, "torch.sign({0})"),
+    "detach": Operation(1, "{0}.detach()"),
     **{op: Operation(1, f"torch.{op}({{0}})") for op in UNARY_FLOAT},
     "where": Operation(3, "torch.where({0}, {1}, {2})"),
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .assembly import Assembly
 from .errors import InputError, KindError
-from .mods import Assembly, MaskLike, MaskMod, mask_mod
+from .mods import MaskLike, MaskMod, mask_mod
 
 
 def on_heads(mod: MaskMod, heads: Iterable[int]) -> MaskMod:
@@ -17,7 +18,7 @@ def on_heads(mod: MaskMod, heads: Iterable[int]) -> MaskMod:
 
     Raises:
         InputError: a negative number.
-        KindError: no integers.
+        KindError: no list of integers.
 
     Example:
         >>> import torch
@@ -28,10 +29,12 @@ def on_heads(mod: MaskMod, heads: Iterable[int]) -> MaskMod:
                 [ True, False, False],
                 [ True, False, False]])
     """
+    if not isinstance(heads, Iterable):
+        raise KindError(f"heads must be a list of integers, got {heads!r}")
     parts = Assembly()
     others = parts.builder.add("not", "bool", _among(parts, "h", [_checked("heads", head) for head in heads]))
     (own,) = parts.append(mod)
-    return parts.mask(parts.builder.add("or", "bool", others, own))
+    return MaskMod(*parts.finish(parts.builder.add("or", "bool", others, own)))
 
 
 def per_batch(given: Iterable[MaskLike]) -> MaskMod:
@@ -67,7 +70,7 @@ def per_batch(given: Iterable[MaskLike]) -> MaskMod:
         (own,) = parts.append(masks[shared[0]])
         here = parts.builder.add("and", "bool", _among(parts, "b", shared), own)
         seen = parts.builder.add("or", "bool", seen, here)
-    return parts.mask(seen)
+    return MaskMod(*parts.finish(seen))
 
 
 def _among(parts: Assembly, name: str, numbers: list[int]) -> int:

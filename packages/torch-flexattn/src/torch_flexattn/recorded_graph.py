@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -118,14 +119,23 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _unseen_by_checkpoints() -> AbstractContextManager[Any]:
+    """What is recorded once must not count among what a forward pass keeps, which checkpoints compare with a second."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
 def recorded(run: Callable[..., Tensor], dtypes: Sequence[torch.dtype]) -> tuple[fx.Graph, dict[str, Tensor]]:
     """The graph of a function of numbers, and the tensors that it captures.
+
+    Gradients are on while it runs, whatever they are at the call, so that its own ``no_grad`` is seen.
 
     Args:
         run: called with a :class:`GraphOfCalls`, and a number of each type.
         dtypes: of the numbers.
     """
-    with _disable_current_modes(), torch.no_grad():
+    with _disable_current_modes(), torch.enable_grad(), _unseen_by_checkpoints():
         inputs = [torch.ones((), dtype=dtype, device="cpu") for dtype in dtypes]
         calls = GraphOfCalls(inputs)
         with calls:

@@ -93,12 +93,23 @@ class Recorder(TorchFunctionMode):
             )
         if func is Tensor.__setitem__:
             raise UnsupportedModError(f"{_place(line)} writes in place, t[…] = …: use torch.where, or write it outside")
-        if func is Tensor.__getitem__:
-            return _read(line, *args)
+        if func is Tensor.requires_grad_:
+            raise UnsupportedModError(f"{_place(line)} calls requires_grad_: do so outside, or use .detach()")
         kwargs = kwargs or {}
-        if not any(id(a) in self._numbers for a in (*args, *kwargs.values())):
-            return func(*args, **kwargs)
-        return self._with_numbers(func, args, kwargs)
+        if kwargs.get("out") is not None:
+            raise UnsupportedModError(f"{_place(line)} writes to out=…: use the value that is returned")
+        if func is Tensor.__getitem__:
+            result = _read(line, *args)
+        elif any(id(a) in self._numbers for a in (*args, *kwargs.values())):
+            result = self._with_numbers(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        return result if torch.is_grad_enabled() else self._detached(result)
+
+    def _detached(self, result: Any) -> Any:
+        """What is computed under ``torch.no_grad()`` passes no gradient on; numbers have none."""
+        has_one = isinstance(result, Tensor) and result.is_floating_point() and id(result) not in self._numbers
+        return result.detach() if has_one else result
 
     def _with_numbers(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``func``; as of Python's numbers, the type of the result is that of its tensors."""

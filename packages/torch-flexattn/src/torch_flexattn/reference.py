@@ -14,8 +14,9 @@ from torch import Tensor
 
 from .errors import OutOfRangeError
 from .evaluate import evaluator
+from .filled import Mod
 from .masks import from_dense
-from .mods import MaskLike, Mod, ScoreLike, ScoreMod, mask_mod, score_mod
+from .mods import MaskLike, ScoreLike, ScoreMod, mask_mod, score_mod
 from .widen import widened
 
 MINUS_INFINITY = float("-inf")

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .assembly import Assembly
 from .errors import KindError
-from .mods import Assembly, MaskMod
+from .mods import MaskMod
 from .program import Builder
 
 
@@ -55,7 +56,7 @@ def reindexed(mod: MaskMod, changes: Mapping[str, Change]) -> MaskMod:
     parts = Assembly()
     replaced = {name: _node(parts, name, change) for name, change in changes.items()}
     (output,) = parts.append(mod, **replaced)
-    return parts.mask(output)
+    return MaskMod(*parts.finish(output))
 
 
 def shifted(mod: MaskMod, q: int, kv: int) -> MaskMod:

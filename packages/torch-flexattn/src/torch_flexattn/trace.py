@@ -27,6 +27,7 @@ from .recorded_graph import GraphOfCalls, recorded
 from .recorder import Recorder, user_line
 from .stats import COUNTS
 from .unseen import unseen
+from .unwrapped import unwrapped
 
 Kind = Literal["mask", "score"]
 ARGUMENTS: dict[Kind, tuple[str, ...]] = {"mask": ("b", "h", "q", "kv"), "score": ("score", "b", "h", "q", "kv")}
@@ -118,6 +119,7 @@ def _record(function: Callable[..., Any], kind: Kind, closure: Closure) -> _Reci
     _check_signature(function, kind)
     COUNTS.programs += 1
     name, own = _named(function), (kind, closure.identity)
+    known = [unwrapped(t) for t in closure.tensors]
     fixed = set(_fixed.get(own, ()))
     try:
         program, tensors = _attempt(function, kind, closure, fixed)
@@ -132,7 +134,7 @@ def _record(function: Callable[..., Any], kind: Kind, closure: Closure) -> _Reci
             raise explained(error, name) from error
     places = []
     for tensor in tensors:
-        found = [n for n, known in enumerate(closure.tensors) if known is tensor]
+        found = [n for n, own_tensor in enumerate(known) if own_tensor is tensor]
         if not found:
             raise UnsupportedModError(
                 f"{name} computes a tensor of shape {tuple(tensor.shape)} from what it captures: compute it once "
@@ -174,7 +176,7 @@ def _attempt(
             _sized.add((kind, closure.identity))
         return result
 
-    return program_of(run, kind, closure.tensors, values, _named(function))
+    return program_of(run, kind, [unwrapped(t) for t in closure.tensors], values, _named(function))
 
 
 def program_of(
@@ -206,7 +208,7 @@ def program_of(
             return _checked(run(recorder, arguments[: len(names)], opened), name, kind)
 
     graph, captured = recorded(checked, [getattr(torch, dtype) for _, dtype, _ in inputs])
-    lowering = Lowering(_line_of, tensors)
+    lowering = Lowering(_line_of, tensors, has_gradient=kind == "score")
     program = lowering.run(graph, captured, inputs)
     scalars = tuple(dtype for op, dtype, _ in inputs if op == "scalar")
     return Program(program.nodes, program.outputs, program.captures, scalars), lowering.tensors
@@ -246,7 +248,10 @@ def _check_signature(function: Callable[..., Any], kind: Kind) -> None:
     try:
         inspect.signature(function).bind(*ARGUMENTS[kind])
     except TypeError as error:
-        raise KindError(f"{_named(function)} must be {WRITTEN[kind]}: {error}") from None
+        ours = __name__.partition(".")[0]
+        made = getattr(function, "__module__", "").startswith((f"{ours}.masks", f"{ours}.scores"))
+        remedy = f": it makes one, call {getattr(function, '__name__', '')}(…)" if made else ""
+        raise KindError(f"{_named(function)} must be {WRITTEN[kind]}: {error}{remedy}") from None
     except ValueError:  # a function in C that does not say what it takes
         pass
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch._C._functorch import peek_interpreter_stack
 
 _thread = threading.local()
 
@@ -16,7 +17,8 @@ def unseen(function: Callable[..., Any], *arguments: Any) -> Any:
     """``function(*arguments)``; by another thread where a tracer watches this one, as each watches its own."""
     if getattr(_thread, "records", False):  # what is recorded makes a mod itself
         return function(*arguments)
-    if torch.compiler.is_exporting() or torch._C._len_torch_dispatch_stack() > 0:
+    watched = torch.compiler.is_exporting() or torch._C._len_torch_dispatch_stack() > 0
+    if watched or peek_interpreter_stack() is not None:
         with ThreadPoolExecutor(1) as other:
             return other.submit(_recording, function, *arguments).result()
     return _recording(function, *arguments)

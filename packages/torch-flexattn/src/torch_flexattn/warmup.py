@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,9 @@ def warmup(specs: Sequence[CallSpec]) -> tuple[Warmed, ...]:
         >>> warmup([spec])[0].kernels
         ('cpu', 'cpu')
     """
+    if not isinstance(specs, Iterable):
+        raise KindError(f"specs must be a list of CallSpec, got {specs!r}")
+    specs = list(specs)
     for spec in specs:
         if not isinstance(spec, CallSpec):
             raise KindError(f"specs must hold CallSpec, got {type(spec).__name__}")

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..mods import Mod
+from ..filled import Mod
 from ..program import Node, Program
 
 Bounds = tuple[float, float]

@@ -11,7 +11,8 @@ import functools
 import torch
 
 from ..errors import InputError
-from ..mods import MaskMod, Mod
+from ..filled import Mod
+from ..mods import MaskMod
 from ..program import Builder
 from ..runs import by_rows, columns_of
 from .exact_tiles import evaluate_tiles
@@ -52,7 +53,7 @@ def refuse_undecided(mod: MaskMod, geometry: Geometry, *, suspected: bool = Fals
     raise InputError(
         f"mask_mod reads {_tables(mod, geometry.shape)} out of range, and what it says depends on that, at "
         f"{', '.join(f'{name}={at}' for name, at in zip(NAMES, place))}: the call has {queries} queries and {keys} keys"
-    )
+    ).at(place)
 
 
 def _tables(mod: MaskMod, shape: tuple[int, int, int, int]) -> str:

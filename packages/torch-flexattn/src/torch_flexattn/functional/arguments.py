@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import flex_attention as theirs
 
 from ..block_mask import BlockMask
 from ..errors import DtypeError, InputError, KindError
 from ..fp8 import FP8
 from ..ops.plain import is_autocast_on
 from ..options import KernelOptions
+from ..unwrapped import is_transformed, unwrapped
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -44,6 +46,8 @@ def check_features(q: Tensor, k: Tensor, v: Tensor, *, grouped: bool, eight_bits
             raise KindError(f"{name} must be a tensor, got {type(t).__name__}")
         if t.dim() != 4:
             raise InputError(f"{name} must have shape [batch, heads, length, features], got {tuple(t.shape)}")
+        if t.layout != torch.strided:
+            raise KindError(f"{name} must be a dense tensor, got one of layout {t.layout}")
         if t.dtype not in types:
             raise KindError(f"{name} must be {named_types(types)}, got {t.dtype}")
     shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
@@ -70,6 +74,20 @@ def named_types(types: Sequence[torch.dtype]) -> str:
     """As messages list them."""
     *names, last = (str(dtype).removeprefix("torch.") for dtype in types)
     return f"{', '.join(names)} or {last}"
+
+
+def check_masks(block_mask: object, mask_mod: object) -> None:
+    """Raise where one of the two masks of a call is what the other may be, or neither.
+
+    Raises:
+        KindError: it is.
+    """
+    if isinstance(mask_mod, BlockMask | theirs.BlockMask):
+        raise KindError("mask_mod must be a function, got a BlockMask: pass it as block_mask")
+    if block_mask is None or callable(block_mask) or isinstance(block_mask, BlockMask | theirs.BlockMask):
+        return
+    hint = ": masks.from_dense(mask) makes a mask of a dense tensor" if isinstance(block_mask, Tensor) else ""
+    raise KindError(f"block_mask must be a BlockMask or a mask, got {type(block_mask).__name__}{hint}")
 
 
 def check_scale(scale: float | None, width: int) -> float:
@@ -175,7 +193,7 @@ def check_offset(value: Tensor | int | None, q: Tensor) -> None:
         KindError: another type.
         InputError: negative, or another shape or device; a query numbered 2³¹ or more.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not (value is None or isinstance(value, int | Tensor)):
         raise KindError(f"q_offset must be an integer or a tensor of them, got {type(value).__name__}")
     if isinstance(value, int):
         if value < 0:
@@ -253,7 +271,11 @@ def check_captures(name: str, captures: tuple[Tensor, ...], q: Tensor, *function
 
     Raises:
         InputError: it is.
+        UnsupportedError: ``torch.vmap`` runs over one.
     """
+    if is_transformed():
+        for capture in captures:
+            unwrapped(capture)
     for capture in captures:
         if capture.dim() and capture.device != q.device:
             raise InputError(

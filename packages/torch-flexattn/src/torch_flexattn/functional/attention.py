@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
-from .. import reference
 from ..block_mask import BlockMask
 from ..call import BLOCK, Call
 from ..errors import InputError, KindError, UnsupportedError
-from ..fp8 import result_dtype
 from ..kernels.choose import kernels_for
 from ..kernels.launch.again import Again
 from ..listed_masks import is_moved, narrowed
 from ..masks import with_lengths
 from ..masks_of_calls import block_mask_of
-from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
+from ..mods import MaskLike, MaskMod, ScoreLike
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..ops import attention as ops
@@ -31,6 +29,8 @@ from .arguments import (
     check_captures,
     check_dropout,
     check_features,
+    check_flag,
+    check_masks,
     check_modes,
     check_offset,
     check_per_batch,
@@ -39,6 +39,7 @@ from .arguments import (
     in_autocast_type,
 )
 from .auxiliary import AuxOutput, AuxRequest
+from .dense import by_reference, whole_mask
 from .fp8 import check_forward_only, descales_of
 from .functions import functions_left
 from .jagged import is_nested
@@ -170,7 +171,12 @@ def flex_attention(
     query, key, value = in_autocast_type(query, key, value)
     check_features(query, key, value, grouped=enable_gqa, eight_bits=True)
     descales = descales_of(query, key, value, q_descale, k_descale, v_descale)
+    check_masks(block_mask, mask_mod)
     scale = check_scale(scale, query.shape[3])
+    check_flag("enable_gqa", enable_gqa)
+    check_flag("return_lse", return_lse)
+    if check is not None:
+        check_flag("check", check)
     check_dropout(dropout_p)
     check_sinks(sinks, query)
     check_offset(q_offset, query)
@@ -194,9 +200,9 @@ def flex_attention(
     drawn = _seed(seed) if dropout_p else 0
     wants = AuxRequest(lse=return_lse) if return_aux is None else return_aux
     if backend == "reference":
-        mod = _whole_mask(block_mask, mask_mod, query, key)
+        mod = whole_mask(block_mask, mask_mod, query, key)
         with outside_autocast(query):
-            results = _by_reference(
+            results = by_reference(
                 query, key, value, score, mod, scale, sinks, dropout_p, drawn, q_offset, kv_lens, descales
             )
     else:
@@ -234,8 +240,8 @@ def _returned(results: ops.MaybeLargest, return_lse: bool, return_aux: AuxReques
 def _seed(seed: int | Tensor | None) -> int | Tensor:
     if seed is None:
         if torch.compiler.is_compiling():
-            return torch.randint(0, 2**31, (1,))
-        return int(torch.randint(0, 2**31, ()).item())
+            return torch.randint(0, 2**31, (1,), device="cpu")
+        return int(torch.randint(0, 2**31, (), device="cpu").item())
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64:
             raise KindError(f"seed must be an integer or an int64 tensor, got a tensor of {seed.dtype}")
@@ -293,54 +299,3 @@ def _mask_of_op(
         if is_moved(given, q_offset):
             return given.mod
     return given if given is None or isinstance(given, BlockMask) else as_mask(given)
-
-
-def _whole_mask(block_mask: Any, mask: MaskLike | None, q: Tensor, k: Tensor) -> MaskMod | None:
-    """The mask of the call as a function of single positions."""
-    if isinstance(block_mask, theirs.BlockMask):
-        block_mask = BlockMask.from_torch(block_mask)
-    if isinstance(block_mask, BlockMask):
-        check_block_mask(block_mask, q, k)
-        if block_mask.listed:
-            raise UnsupportedError("backend='reference' takes no block mask made from a list of blocks")
-        block_mask = block_mask.mod
-    given = [as_mask(m) for m in (block_mask, mask) if m is not None]
-    if not given:
-        return None
-    return with_lengths(given[0] if len(given) == 1 else given[0] & given[1], q.shape[2], k.shape[2])
-
-
-def _by_reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    score: ScoreMod | None,
-    mask: MaskMod | None,
-    scale: float,
-    sinks: Tensor | None,
-    dropout_p: float,
-    seed: int | Tensor,
-    q_offset: Tensor | int,
-    kv_lens: Tensor | None,
-    descales: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dtype, dropout = q.dtype, None
-    if descales is not None:
-        q = (q if dtype == torch.float64 else q.float()) * descales[0][..., None, None]
-    if dropout_p:
-        from ..kernels.dropout import keep
-
-        b, h, i = (
-            torch.arange(n, device=q.device).view([-1 if d == own else 1 for d in range(4)])
-            for own, n in enumerate(q.shape[:3])
-        )
-        i = i + torch.as_tensor(q_offset, device=q.device).view(-1, 1, 1, 1)
-        dropout = keep(seed, b, h, i, 0, k.shape[2], dropout_p) / (1 - dropout_p)
-    out, lse, largest = reference.attention(
-        q, k, v, score_mod=score, mask_mod=mask, scale=scale, sinks=sinks, dropout_mask=dropout, q_offset=q_offset,
-        kv_lens=kv_lens,
-    )  # fmt: skip
-    if descales is not None:
-        out = out * descales[1][..., None, None]
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    return out.to(result_dtype(dtype)), lse.to(exact), largest.to(exact)

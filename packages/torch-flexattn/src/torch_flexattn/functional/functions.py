@@ -12,7 +12,8 @@ from torch.nn.attention import flex_attention as theirs
 from ..block_mask import BlockMask
 from ..call import Call
 from ..errors import UnsupportedError
-from ..mods import MaskMod, Mod
+from ..filled import Mod
+from ..mods import MaskMod
 
 
 class Functions:

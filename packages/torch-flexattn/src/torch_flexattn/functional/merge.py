@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, KindError
+from ..ops.merge import merge
 
 
 def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -22,6 +23,7 @@ def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Ten
 
     Raises:
         InputError: no part, or shapes that differ.
+        KindError: no pairs of tensors.
 
     Example:
         >>> import torch
@@ -35,16 +37,23 @@ def merge_attention(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Ten
         FlashAttention-2 (Dao, 2023), section 3; FlexAttention (MLSys 2025), section 4.3.
     """
     parts = list(parts)
-    shapes = {(tuple(out.shape), tuple(lse.shape)) for out, lse in parts}
-    if len(shapes) != 1 or any(out[:-1] != lse for out, lse in shapes):
-        raise InputError(f"parts must be pairs (out [..., Ev], lse [...]) of one shape, got {sorted(shapes)}")
-    outs, lses = (torch.stack(of) for of in zip(*parts))
-    top = lses.detach().amax(0)
-    top = top.masked_fill(top == float("-inf"), 0)
-    seen = lses != float("-inf")
-    weight = torch.where(seen, (lses - top).exp(), 0)
-    total = weight.sum(0)
-    empty = total == 0
-    share = (weight / total.masked_fill(empty, 1)).unsqueeze(-1)
-    out = (share * torch.where(seen.unsqueeze(-1), outs, 0)).sum(0)
-    return out.to(parts[0][0].dtype), torch.where(empty, float("-inf"), total.masked_fill(empty, 1).log() + top)
+    for part in parts:
+        if not isinstance(part, tuple | list) or [isinstance(t, Tensor) for t in part] != [True, True]:
+            raise KindError(f"parts must be pairs (out, lse) of tensors, got {type(part).__name__} among them")
+    fits = bool(parts) and all(o.shape == parts[0][0].shape and s.shape == o.shape[:-1] for o, s in parts)
+    if not fits:  # shapes in a set would be fixed in a compiled graph
+        shapes = sorted({(tuple(out.shape), tuple(lse.shape)) for out, lse in parts})
+        raise InputError(f"parts must be pairs (out [..., Ev], lse [...]) of one shape, got {shapes}")
+    devices = {str(t.device) for part in parts for t in part}
+    if len(devices) != 1:
+        raise InputError(f"parts must be on one device, got {', '.join(sorted(devices))}")
+    (out, lse), *others = parts
+    if not others:
+        seen = lse != float("-inf")
+        return torch.where(seen.unsqueeze(-1), out, 0), lse.clone()
+    dtype = out.dtype
+    if len(others) > 1:  # what is between parts is not rounded
+        out = out.to(torch.promote_types(dtype, torch.float32))
+    for other, other_lse in others:
+        out, lse = merge(out, lse, other, other_lse)
+    return out.to(dtype), lse

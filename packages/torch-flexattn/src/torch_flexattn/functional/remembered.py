@@ -19,9 +19,11 @@ from torch import Tensor
 from .. import masks_of_calls
 from ..block_mask import BlockMask
 from ..call import Call
-from ..mods import MaskMod, Mod, ScoreMod
+from ..filled import Mod
+from ..mods import MaskMod, ScoreMod
 from ..ops.plain import PLAIN, is_autocast_on, needs_grad
 from ..stats import COUNTS
+from ..unwrapped import is_transformed
 
 KEPT = 64
 """Calls that are remembered."""
@@ -111,6 +113,8 @@ def is_repeated(key: Any) -> bool:
 
 def remember(key: Any, call: Call, mods: tuple[Any, ...]) -> None:
     """Keep a call, unless its tensors cannot be watched or are large."""
+    if is_transformed():
+        return
     if isinstance(call.mask, MaskMod):
         with _lock:
             _seen[key] = None

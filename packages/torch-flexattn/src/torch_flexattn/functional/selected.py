@@ -127,7 +127,7 @@ def _check_values(indices: Tensor, counts: Tensor | int | None, blocks: int) -> 
     if isinstance(counts, Tensor):
         wrong = counts[(counts < 0) | (counts > most)]
     else:
-        wrong = torch.tensor([] if counts is None or counts <= most else [counts])
+        wrong = torch.tensor([] if counts is None or counts <= most else [counts], device="cpu")
     if wrong.numel():
         raise InputError(f"block_counts must be from 0 to {most}, the entries of a list; got {int(wrong[0])}")
     counted = _counted(indices, counts)

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.attention import flex_attention as theirs
 
+from ..assembly import Assembly
 from ..block_mask import BlockMask
 from ..errors import InputError, KindError, UnsupportedError
-from ..mods import Assembly, MaskMod, ScoreLike, ScoreMod
+from ..mods import MaskMod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from .auxiliary import AuxOutput
@@ -112,7 +113,7 @@ class Part:
             self._plain(name, capture)
         shared = type(mod)(mod.program, tuple(map(self._shared, mod.captures)), mod.scalars)
         outputs = parts.append(shared, **replaced)
-        return type(mod)(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))
+        return type(mod)(*parts.finish(*outputs))
 
     def mask(self, mask: Any) -> Any:
         """A mask, or a block mask, as this rank sees it."""

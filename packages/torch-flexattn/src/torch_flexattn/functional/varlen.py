@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError, KindError
+from ..assembly import Assembly
+from ..errors import FlexAttentionError, InputError, KindError
+from ..filled import Mod
 from ..masks.lengths import LengthGap
-from ..mods import Assembly, MaskLike, MaskMod, Mod, ScoreLike, ScoreMod
+from ..mods import MaskLike, MaskMod, ScoreLike, ScoreMod
 from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from ..options import KernelOptions
@@ -136,11 +138,17 @@ def flex_attention_varlen(
         mask = mask if mask_mod is None else mask & MaskMod(*_by_sequence(as_mask(mask_mod), of_q, of_k))
         score = None if score_mod is None else ScoreMod(*_by_sequence(as_score(score_mod), of_q, of_k))
     q, k, v = of_q.laid_out(query), of_k.laid_out(key), of_k.laid_out(value)
-    found = flex_attention(
-        q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks, dropout_p=dropout_p,
-        seed=seed, kernel_options=kernel_options, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-        deterministic=deterministic, batch_invariant=batch_invariant, backend=backend, check=check,
-    )  # fmt: skip
+    try:
+        found = flex_attention(
+            q, k, v, score, mask, scale, enable_gqa, return_lse, return_aux=return_aux, sinks=sinks,
+            dropout_p=dropout_p, seed=seed, kernel_options=kernel_options, q_descale=q_descale, k_descale=k_descale,
+            v_descale=v_descale, deterministic=deterministic, batch_invariant=batch_invariant, backend=backend,
+            check=check,
+        )  # fmt: skip
+    except FlexAttentionError as error:
+        if error.place is None:
+            raise
+        raise _in_its_sequence(error, score_mod, mask_mod, of_q, of_k) from None
     if return_aux is not None:
         out, aux = found
         return of_q.packed(out), AuxOutput(*(None if t is None else of_q.packed(t) for t in aux))
@@ -156,6 +164,25 @@ def _check_longest(name: str, longest: int | None, of: Sequences) -> None:
     found = int(lengths.max()) if lengths.device.type == "cpu" and lengths.numel() else 0
     if longest < found:
         raise InputError(f"{name} must be at least {found}, the longest sequence, got {longest}")
+
+
+def _in_its_sequence(
+    error: FlexAttentionError, score: ScoreLike | None, mask: MaskLike | None, of_q: Sequences, of_k: Sequences
+) -> FlexAttentionError:
+    """An error of reads out of range at a position of the pack, told of the sequence that has it."""
+    assert error.place is not None
+    _, head, query, key = error.place
+    name = str(error).partition(" ")[0]
+    mod = as_score(score) if name == "score_mod" and score is not None else as_mask(mask)  # type: ignore[arg-type]
+    shapes = ", ".join(str(tuple(c.shape)) for c in mod.captures)
+    number = int(of_q.number[query])
+    place = number, head, query - int(of_q.first[query]), key - int(of_k.first[key])
+    where = ", ".join(f"{axis}={at}" for axis, at in zip(("h", "q_idx", "kv_idx"), place[1:]))
+    lengths = f"{int(of_q.lengths[number])} queries and {int(of_k.lengths[number])} keys"
+    return type(error)(
+        f"{name} reads a captured tensor (of shape {shapes}) out of range in sequence b={number}, at {where}: it has "
+        f"{lengths}"
+    ).at(place)
 
 
 def _inside(of_q: Sequences, of_k: Sequences) -> MaskMod:
@@ -182,7 +209,7 @@ def _by_sequence(mod: Mod, of_q: Sequences, of_k: Sequences) -> tuple[Any, tuple
         gap = parts.gather(of_k.lengths - of_q.lengths, parts.gather(of_q.number, query))
         filled = dict.fromkeys(waiting, gap)
     outputs = parts.append(mod, filled, **replaced)
-    return parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars)
+    return parts.finish(*outputs)
 
 
 def _inlined(mod: Callable[..., Any], of_q: Sequences, of_k: Sequences) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..default_device import is_elsewhere
 from ..errors import UnsupportedError
 from ..options import KernelOptions
 from .cpu.backward import backward as blockwise_backward
@@ -42,17 +43,18 @@ class Kernels:
 
 def _blockwise(device: torch.device) -> Kernels:
     """PyTorch's operations, whose own tensors are made on a device."""
+    on_cpu = device.type == "cpu"
 
     def there(kernel: Callable[..., Any]) -> Callable[..., Any]:
         def run(*inputs: Any, **options: Any) -> Any:
+            if on_cpu and not is_elsewhere(device):
+                return kernel(*inputs, **options)
             with device:
                 return kernel(*inputs, **options)
 
         return run
 
-    on_cpu = device.type == "cpu"
-    forward, backward = (f if on_cpu else there(f) for f in (blockwise_forward, blockwise_backward))
-    return Kernels("cpu", forward, backward, lambda q, dropout_p: False, False)
+    return Kernels("cpu", there(blockwise_forward), there(blockwise_backward), lambda q, dropout_p: False, False)
 
 
 @functools.lru_cache(maxsize=256)

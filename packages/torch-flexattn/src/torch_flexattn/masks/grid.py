@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -140,7 +141,8 @@ def sliding_tile(shape: Size, tile: Size, kernel: Size) -> MaskMod:
         windows.append(width // one)
     counts = tuple(size // one for size, one in zip(sizes, tiles))
     inner = _grid_windows(counts, tuple(windows), (1,) * axes, (1,) * axes, (False,) * axes)
-    return mask_mod(lambda b, h, q_idx, kv_idx: inner(q_idx // tokens, kv_idx // tokens))
+    mask = mask_mod(lambda b, h, q_idx, kv_idx: inner(q_idx // tokens, kv_idx // tokens))
+    return _of_tokens(math.prod(sizes), mask)
 
 
 def tile_order(shape: Size, tile: Size) -> Tensor:
@@ -215,7 +217,12 @@ def _natten(
         if group > width:
             raise InputError(f"stride must not exceed kernel, got {group} > {width}")
     inner = _grid_windows(sizes, kernels, dilations, strides, causal)
-    return mask_mod(lambda b, h, q_idx, kv_idx: inner(q_idx, kv_idx))
+    return _of_tokens(math.prod(sizes), mask_mod(lambda b, h, q_idx, kv_idx: inner(q_idx, kv_idx)))
+
+
+def _of_tokens(tokens: int, mask: MaskMod) -> MaskMod:
+    """The mask with the number of its tokens; in compiled code, where it is not recorded yet, without."""
+    return replace(mask, tokens=tokens) if isinstance(mask, MaskMod) else mask
 
 
 def _grid_windows(

@@ -27,12 +27,17 @@ LENGTH_GAP = LengthGap()
 def with_lengths(mask: MaskMod, q_len: int, kv_len: int) -> MaskMod:
     """A mask in which numbers that depend on the lengths are filled in; itself if there are none.
 
+    A mask of a grid is refused for more tokens than that has, unless something else is visible too (``|``).
+
     ``flex_attention`` and ``create_block_mask`` call this; it is of use where a mask is evaluated by hand.
 
     Args:
         mask: the mask.
         q_len: number of queries.
         kv_len: number of keys.
+
+    Raises:
+        InputError: a grid of fewer tokens.
 
     Example:
         >>> import torch
@@ -43,6 +48,11 @@ def with_lengths(mask: MaskMod, q_len: int, kv_len: int) -> MaskMod:
         tensor([[1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
     """
+    if mask.tokens is not None and max(q_len, kv_len) > mask.tokens:
+        raise InputError(
+            f"mask_mod is that of a grid of {mask.tokens} tokens, got {q_len} queries and {kv_len} keys: for others "
+            "beside the grid, say what they see by |"
+        )
     if not any(isinstance(s, LengthGap) for s in mask.scalars):
         return mask
     scalars = tuple(kv_len - q_len if isinstance(s, LengthGap) else s for s in mask.scalars)

@@ -39,8 +39,8 @@ def tree(parents: IntTable, prefix_len: int | IntTable = 0) -> MaskMod:
     """
     table = check_int_table("parents", parents, "[n] or [B, n]", [1, 2])
     check_range("parents", table, -1)
-    if is_read(table) and bool((table >= torch.arange(table.shape[-1], dtype=torch.int32)).any()):
-        wrong = (table >= torch.arange(table.shape[-1], dtype=torch.int32)).nonzero()[0]
+    if is_read(table) and bool((table >= torch.arange(table.shape[-1], dtype=torch.int32, device=table.device)).any()):
+        wrong = (table >= torch.arange(table.shape[-1], dtype=torch.int32, device=table.device)).nonzero()[0]
         raise InputError(f"parents must come before their nodes, got {int(table[tuple(wrong)])} of {int(wrong[-1])}")
     first = by_batch(per_batch("prefix_len", prefix_len))
     related = _ancestors(table)

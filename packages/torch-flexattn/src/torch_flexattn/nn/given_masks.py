@@ -12,7 +12,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..mods import MaskMod, Mod, ScoreMod
+from ..filled import Mod
+from ..mods import MaskMod, ScoreMod
 from ..program import NAMES, Builder, Program, parse
 from .outside_graph import outside_graph
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, KindError
+from ..errors import InputError
 from ..functional import flex_attention
 from ..masks import causal as causal_mask
 from ..masks import sliding_window
@@ -14,7 +14,7 @@ from ..mods import mask_mod as as_mask
 from ..mods import score_mod as as_score
 from .arguments import check_features, check_share, check_sizes
 from .given_masks import all_of
-from .kv_cache import KVCache
+from .kv_cache import KVCache, check_cache
 from .moving_mods import MovesMods
 from .rotary import RopeScaling, frequencies, rotate
 
@@ -124,8 +124,7 @@ class GroupedQueryAttention(MovesMods):
         counts: Tensor | None = None,
     ) -> Tensor:
         check_features("x", x, "[B, L, embed_dim]", 3, self.embed_dim)
-        if cache is not None and not isinstance(cache, KVCache):
-            raise KindError(f"cache must be a KVCache, got {type(cache).__name__}")
+        check_cache(cache, x)
         if counts is not None and cache is None:
             raise InputError(f"counts say what a cache keeps, and there is no cache: got {counts.tolist()}")
         q = self.q_proj(x).unflatten(2, (self.num_heads, -1)).transpose(1, 2)

@@ -5,8 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, KindError
 from .arguments import check_sizes
+
+
+def check_cache(cache: object, x: Tensor) -> None:
+    """Raise where a layer's cache is none, or one of other sequences.
+
+    Args:
+        cache: ``None``, or a :class:`KVCache` of as many sequences as ``x``, ``[B, …]``, has.
+        x: the input of the layer.
+
+    Raises:
+        InputError: another number of sequences.
+        KindError: something else.
+    """
+    if cache is None:
+        return
+    if not isinstance(cache, KVCache):
+        raise KindError(f"cache must be a KVCache, got {type(cache).__name__}")
+    if cache.lengths.shape[0] != x.shape[0]:
+        raise InputError(f"cache is of {cache.lengths.shape[0]} sequences, but x has shape {tuple(x.shape)}")
 
 
 class KVCache:
@@ -82,14 +101,18 @@ class KVCache:
             int32 ``[B]``: how many there were before: the ``q_offset`` of the attention that follows.
 
         Raises:
-            InputError: shapes that do not fit; more than ``max_length`` tokens (looked at on a CPU only: elsewhere,
-                and in compiled code, they are dropped).
+            InputError: shapes that do not fit, ``counts`` that are not one a sequence; more than ``max_length`` tokens
+                (looked at on a CPU only: elsewhere, and in compiled code, they are dropped).
         """
         for name, x, into in (("k", k, self.keys), ("v", v, self.values)):
             if x is not None and (x.shape[:2] != into.shape[:2] or x.shape[3] != into.shape[3]):
                 wanted = f"({into.shape[0]}, {into.shape[1]}, L, {into.shape[3]})"
                 raise InputError(f"{name} must have the shape {wanted} of this cache, got {tuple(x.shape)}")
         fresh = k.shape[2]
+        if v is not None and v.shape[2] != fresh:
+            raise InputError(f"v must have the {fresh} tokens of k, got {tuple(v.shape)}")
+        if counts is not None and counts.shape != self.lengths.shape:
+            raise InputError(f"counts must have the shape {tuple(self.lengths.shape)}, got {tuple(counts.shape)}")
         before = self.lengths
         added = torch.full_like(before, fresh) if counts is None else counts.to(before.dtype)
         after = before + added

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError, KindError
+from ..errors import InputError
 from ..functional import flex_attention
 from ..masks import causal as causal_mask
 from ..mods import MaskLike
 from ..mods import mask_mod as as_mask
 from .arguments import check_features, check_sizes
 from .given_masks import all_of
-from .kv_cache import KVCache
+from .kv_cache import KVCache, check_cache
 from .rotary import RopeScaling, frequencies, rotate
 
 
@@ -123,8 +123,7 @@ class MultiheadLatentAttention(nn.Module):
         absorbed: bool | None = None,
     ) -> Tensor:
         check_features("x", x, "[B, L, embed_dim]", 3, self.embed_dim)
-        if cache is not None and not isinstance(cache, KVCache):
-            raise KindError(f"cache must be a KVCache, got {type(cache).__name__}")
+        check_cache(cache, x)
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
             positions = positions if cache is None else cache.lengths.unsqueeze(1) + positions

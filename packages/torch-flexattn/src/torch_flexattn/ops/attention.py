@@ -7,17 +7,18 @@ as ops on packed calls (see ``call``). The derivative is that of ``backward``, o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from ..block_mask import BlockMask
-from ..call import Call, Packed, captured_by_score, pack, unpack
+from ..call import Call, Packed, captured_by_score, given, pack, unpack
 from ..errors import UnsupportedError
 from ..fp8 import FP8, NO_GRADIENT, result_dtype
 from ..kernels.choose import kernels_for
 from ..stats import note_call, serving
+from ..unwrapped import is_transformed
 from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
@@ -34,6 +35,11 @@ LIBRARY.define(
     f"{_PACKED}, bool[] needed) -> Tensor[]"
 )
 
+NO_SECOND = "attention has no second derivative here: use backend='reference', which is dense, instead"
+NO_TANGENTS = (
+    "attention has no derivative in forward mode (jvp, jacfwd, dual numbers): use backend='reference', which is dense"
+)
+
 Results = tuple[Tensor, Tensor, Tensor]
 MaybeLargest = tuple[Tensor, Tensor, Tensor | None]
 
@@ -44,6 +50,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call)
     if not q.is_meta and plain_eager(*inputs):
         run = Attention.apply if needs_grad(*inputs) else _run
         return run(q, k, v, sinks, call, call.want_max, *call.captures)
+    if is_transformed():
+        from .transformed import transformed
+
+        return transformed(q, k, v, sinks, call)
     return torch.ops.torch_flexattn.forward(q, k, v, sinks, *pack(call), call.want_max)
 
 
@@ -65,7 +75,7 @@ class Attention(torch.autograd.Function):
             raise UnsupportedError(NO_GRADIENT)
         out, lse, largest = _whole(_run(q, k, v, sinks, call, want_max, *captures))
         ctx.count = len(captures)
-        ctx.save_for_backward(q, k, v, sinks, out, lse, *captures, *_read_again(call))
+        ctx.save_for_backward(q, k, v, sinks, out, lse, *captures, *read_again(call))
         ctx.call = call
         ctx.mark_non_differentiable(largest)
         ctx.set_materialize_grads(False)
@@ -74,9 +84,7 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise UnsupportedError(
-                "attention has no second derivative here: use backend='reference', which is dense, instead"
-            )
+            raise UnsupportedError(NO_SECOND)
         grad_out, grad_lse, _ = grad_outputs
         q, k, v, sinks, out, lse, *captures = ctx.saved_tensors  # raises where one was changed since
         captures = captures[: ctx.count]
@@ -93,6 +101,10 @@ class Attention(torch.autograd.Function):
         of_sinks = None if sinks is None else next(found)
         return of_q, of_k, of_v, of_sinks, None, None, *(next(found) if need else None for need in needed)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> NoReturn:
+        raise UnsupportedError(NO_TANGENTS)
+
 
 def _whole(results: MaybeLargest) -> Results:
     """As autograd and operators want them: an empty tensor for nothing."""
@@ -100,7 +112,7 @@ def _whole(results: MaybeLargest) -> Results:
     return out, lse, lse.new_empty(0) if largest is None else largest
 
 
-def _read_again(call: Call | Packed) -> list[Tensor]:
+def read_again(call: Call | Packed) -> list[Tensor]:
     """What backward reads beside its arguments, which must be what it was."""
     given = [call.q_offset, call.kv_lens, call.seed]
     if isinstance(call, Packed):
@@ -162,15 +174,15 @@ def run_backward(
 
 def _autograd_forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
     *arguments, want_max = packed
-    call = Packed(*arguments)
+    call = given(arguments)
     captures = call.captures[: captured_by_score(call.program)]  # those of the mask get no gradient
     run = Attention.apply if needs_grad(q, k, v, sinks, *captures) else _run
     return _whole(run(q, k, v, sinks, call, want_max, *captures))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *packed: Any) -> Results:
-    call = unpack(q, k, *packed)
-    return _whole(_run(q, k, v, sinks, call, call.want_max))
+    *arguments, want_max = packed
+    return _whole(_run(q, k, v, sinks, unpack(q, k, *given(arguments), want_max), want_max))
 
 
 def _backward(

@@ -68,7 +68,7 @@ class PagedCall:
     def packed(self) -> tuple[Any, ...]:
         """The call as the last arguments of the op."""
         mods = [mod for mod in (self.score, self.mask) if mod is not None]
-        numbers = torch.cat([torch.empty(0, dtype=torch.float64), *(mod.numbers for mod in mods)])
+        numbers = torch.cat([torch.empty(0, dtype=torch.float64, device="cpu"), *(mod.numbers for mod in mods)])
         program = on_one_line(*("" if mod is None else mod.program.text for mod in (self.score, self.mask)))
         return (
             self.descales, list(self.captures), numbers, program, self.scale, self.most_keys, self.check, self.backend,
@@ -161,7 +161,7 @@ def _forward(
     slots: Tensor | None,
     sinks: Tensor | None,
     descales: Tensor | None,
-    captures: list[Tensor],
+    captures: list[Tensor] | None,  # AOTInductor's runtime hands over None for no entries
     numbers: Tensor,
     program: str,
     scale: float,
@@ -171,6 +171,7 @@ def _forward(
     batch_invariant: bool,
     want_max: bool,
 ) -> Results:
+    captures = captures or []
     score, mask = _programs(program)
     values = numbers.tolist()
     split, first = (0, 0) if score is None else (len(score.captures), len(score.scalars))

@@ -49,6 +49,7 @@ def record(result: fx.Node, kind: Kind, inputs: Sequence[fx.Node]) -> Recorded:
     """
     COUNTS.programs += 1
     needed = _needed(result, inputs)
+    quiet = _without_gradient(result.graph)
     leaves = [node for node in needed if node.op == "placeholder"]
     with _disable_current_modes():
         tensors = {n: _stand_in(n.meta["example_value"]) for n in leaves if _is_tensor(n)}
@@ -60,7 +61,8 @@ def record(result: fx.Node, kind: Kind, inputs: Sequence[fx.Node]) -> Recorded:
         for node in needed:
             if node not in known:
                 recorder.line = _line(node)
-                known[node] = _called(node, known)
+                with torch.set_grad_enabled(node not in quiet):
+                    known[node] = _called(node, known)
         if recorder.reads_size:
             raise UnsupportedModError(f"{kind}_mod reads the size of a tensor: compute the number outside")
         return known[result]
@@ -89,6 +91,18 @@ def _needed(result: fx.Node, inputs: Sequence[fx.Node]) -> list[fx.Node]:
             reached.add(node)
             open_nodes += node.all_input_nodes
     return [node for node in result.graph.nodes if node in reached]
+
+
+def _without_gradient(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that were called while gradients were off."""
+    found: set[fx.Node] = set()
+    is_on = True
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            is_on = bool(node.args[0])
+        elif not is_on:
+            found.add(node)
+    return found
 
 
 def _called(node: fx.Node, known: dict[fx.Node, Any]) -> Any:

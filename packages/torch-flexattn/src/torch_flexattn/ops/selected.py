@@ -15,6 +15,7 @@ from torch import Tensor
 from ..errors import UnsupportedError
 from ..kernels.choose import Backend, kernels_for
 from ..stats import COUNTS
+from ..unwrapped import is_transformed, unwrapped
 from .library import LIBRARY
 from .plain import needs_grad, on_device, outside_autocast, plain_eager
 
@@ -66,6 +67,8 @@ def selected_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, selectio
         if needs_grad(q, k, v):
             return SelectedAttention.apply(q, k, v, blocks, selection, True)
         return _run(q, k, v, blocks, selection)
+    if is_transformed() and any(unwrapped(t) is not t for t in (q, k, v, blocks)):
+        raise UnsupportedError("selected_attention has no rules for torch.func: use torch.autograd.grad")
     return torch.ops.torch_flexattn.selected_forward(q, k, v, blocks, *selection)
 
 

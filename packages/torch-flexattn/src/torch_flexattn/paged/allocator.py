@@ -11,7 +11,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from typing import NewType
 
-from ..errors import InputError, NoSuchSequence, OutOfPages, OutOfSequences
+from ..errors import InputError, KindError, NoSuchSequence, OutOfPages, OutOfSequences
 
 SeqId = NewType("SeqId", int)
 """A sequence; numbers are not used again."""
@@ -62,8 +62,14 @@ class Allocator:
 
         Raises:
             NoSuchSequence: there is none, or it was freed.
+            KindError: no number.
         """
-        found = self.sequences.get(seq)
+        try:
+            found = self.sequences.get(seq)
+        except TypeError:  # a list, say, which is no key
+            found = None
+        if found is None and not isinstance(seq, int):
+            raise KindError(f"seq must be a number that allocate, fork or share_prefix gave, got {seq!r}")
         if found is None:
             raise NoSuchSequence(f"seq {seq!r} is no sequence of this cache: it was freed, or never allocated")
         return found

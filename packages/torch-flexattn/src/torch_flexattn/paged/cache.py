@@ -10,20 +10,16 @@ from torch import Tensor
 
 from ..errors import InputError, KindError
 from ..fp8 import FP8
-from ..functional.arguments import FLOATING, check_captures, check_flag, check_scale, check_sinks, named_types
+from ..functional.arguments import FLOATING, check_flag, check_scale, check_sinks, named_types
 from ..kernels.choose import Backend
-from ..masks import with_lengths
 from ..mods import MaskLike, ScoreLike
-from ..mods import mask_mod as as_mask
-from ..mods import score_mod as as_score
 from ..ops.paged import PagedCall, paged_attention
 from .allocator import Allocator, SeqId
-from .arguments import check_tensor
+from .arguments import check_count, check_seqs, check_sizes, check_slots, check_tensor, check_tokens
 from .descales import pool_descales
 from .pool import Pool
+from .recorded import recorded
 from .stats import CacheStats
-
-LEAST_PAGE = 16
 
 
 class PagedKVCache:
@@ -42,7 +38,7 @@ class PagedKVCache:
         head_dim: features of a key.
         max_seqs: sequences that may live at a time.
         v_head_dim: features of a value; default ``head_dim``.
-        max_tokens: of one sequence, at most; default: all pages. The table has a place for each of its pages.
+        max_tokens: of one sequence, at most; default: what the pages hold. The table has a place for each of its pages.
         dtype: of keys and values; default PyTorch's. ``torch.float8_e4m3fn`` stores what is written in 8 bits.
         device: of the pool; default PyTorch's.
         k_descale: of a pool of 8 bits: what a stored key is multiplied by, a number or ``[num_kv_heads]``; default 1.
@@ -86,18 +82,12 @@ class PagedKVCache:
         v_descale: float | Tensor | None = None,
     ) -> None:
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        self._has_limit = max_tokens is not None
         max_tokens = num_pages * page_size if max_tokens is None else max_tokens
-        sizes = {
-            "num_pages": num_pages, "page_size": page_size, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
-            "max_seqs": max_seqs, "v_head_dim": v_head_dim, "max_tokens": max_tokens,
-        }  # fmt: skip
-        for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int):
-                raise KindError(f"{name} must be an integer, got {size!r}")
-            if size < 1:
-                raise InputError(f"{name} must be positive, got {size}")
-        if page_size < LEAST_PAGE or page_size & (page_size - 1):
-            raise InputError(f"page_size must be a power of two, at least {LEAST_PAGE}, got {page_size}")
+        check_sizes(
+            num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads, head_dim=head_dim, max_seqs=max_seqs,
+            v_head_dim=v_head_dim, max_tokens=max_tokens,
+        )  # fmt: skip
         dtype = torch.get_default_dtype() if dtype is None else dtype
         if dtype not in (*FLOATING, FP8):
             raise KindError(f"dtype must be {named_types((*FLOATING, FP8))}, got {dtype}")
@@ -159,9 +149,9 @@ class PagedKVCache:
         Raises:
             OutOfPages: too few are free; nothing was changed.
             OutOfSequences: ``max_seqs`` live.
-            InputError: ``n`` is negative, or more than ``max_tokens``.
+            InputError: ``n`` is negative, or more than the ``max_tokens`` given.
         """
-        self._check_count("n", n, self.max_tokens)
+        self._check_tokens_more(n, 0)
         seq = self._pages.allocate(n)
         self._pool.update(self._pages)
         return seq
@@ -172,9 +162,9 @@ class PagedKVCache:
         Raises:
             OutOfPages: too few are free; nothing was changed.
             NoSuchSequence: no such sequence.
-            InputError: ``n`` is negative, or the sequence would be longer than ``max_tokens``.
+            InputError: ``n`` is negative, or the sequence would be longer than the ``max_tokens`` given.
         """
-        self._check_count("n", n, self.max_tokens - self.length(seq))
+        self._check_tokens_more(n, self.length(seq))
         self._pages.reserve(seq, n)
         self._pool.update(self._pages)
 
@@ -189,10 +179,11 @@ class PagedKVCache:
         Raises:
             OutOfPages: too few are free; nothing was changed.
             NoSuchSequence: no such sequence.
-            InputError: shapes or devices that do not fit; a sequence named twice, or longer than ``max_tokens`` then.
+            InputError: shapes or devices that do not fit; a sequence named twice, or longer than the
+                ``max_tokens`` given then.
             KindError: another dtype than that of the cache.
         """
-        self._check_tokens(seqs, k, v)
+        check_tokens(seqs, k, v, self.k_pages, self.v_pages)
         self.advance(seqs, k.shape[2])
         self.write(seqs, k, v)
 
@@ -203,18 +194,18 @@ class PagedKVCache:
         Raises:
             OutOfPages: too few are free; nothing was changed.
             NoSuchSequence: no such sequence.
-            InputError: a sequence named twice, or longer than ``max_tokens`` then.
+            InputError: a sequence named twice, or longer than the ``max_tokens`` given then.
         """
-        self._check_count("n", n, self.max_tokens - self._longest("seqs", seqs))
+        self._check_tokens_more(n, self._longest("seqs", seqs))
         self._pages.grow(seqs, n)
         self._pool.update(self._pages)
 
-    def write(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
+    def write(self, seqs: Sequence[SeqId] | Tensor, k: Tensor, v: Tensor) -> None:
         """Write the last tokens of the sequences, which :meth:`advance` made room for: the part of :meth:`append` that
-        the device does; a captured graph finds the pages anew at each replay.
+        the device does; a captured graph finds the pages anew at each replay, a compiled one at each call.
 
         Args:
-            seqs: ``n`` different sequences.
+            seqs: ``n`` different sequences, or what :meth:`slots` gave for them.
             k: ``[n, num_kv_heads, L, head_dim]``.
             v: ``[n, num_kv_heads, L, v_head_dim]``.
 
@@ -223,9 +214,9 @@ class PagedKVCache:
             InputError: shapes or devices that do not fit; fewer than ``L`` tokens.
             KindError: another dtype than that of the cache.
         """
-        self._check_tokens(seqs, k, v)
+        check_tokens(seqs, k, v, self.k_pages, self.v_pages)
         tokens = k.shape[2]
-        self._longest("k", seqs, tokens)
+        self._reach("k", seqs, tokens)
         if not len(seqs) or not tokens:
             return
         self._pool.write(self._slots(seqs), k, v)
@@ -247,7 +238,7 @@ class PagedKVCache:
             NoSuchSequence: no such sequence.
             InputError: it has fewer tokens.
         """
-        self._check_count("n", n, self.length(seq))
+        check_count("n", n, self.length(seq))
         new = self._pages.share(seq, n)
         self._pool.update(self._pages)
         return new
@@ -269,14 +260,14 @@ class PagedKVCache:
             NoSuchSequence: no such sequence.
             InputError: it has fewer tokens.
         """
-        self._check_count("n", n, self.length(seq))
+        check_count("n", n, self.length(seq))
         self._pages.trim(seq, n)
         self._pool.update(self._pages)
 
     def attend(
         self,
         q: Tensor,
-        seqs: Sequence[SeqId],
+        seqs: Sequence[SeqId] | Tensor,
         score_mod: ScoreLike | None = None,
         mask_mod: MaskLike | None = None,
         scale: float | None = None,
@@ -300,7 +291,8 @@ class PagedKVCache:
         Args:
             q: ``[n, Hq, L, head_dim]``: queries of the last ``L`` tokens of each; ``Hq`` is a multiple of
                 ``num_kv_heads``, any. With a cache of 8 bits, of 16 or 32.
-            seqs: ``n`` sequences of at least ``L`` tokens.
+            seqs: ``n`` sequences of at least ``L`` tokens, or what :meth:`slots` gave for them. The host looks at their
+                lengths only where it is given sequences, outside of compiled code.
             score_mod: ``(score, b, h, q_idx, kv_idx) -> score``.
             mask_mod: ``(b, h, q_idx, kv_idx) -> bool``, True where visible.
             scale: of the products; default ``1/√head_dim``.
@@ -317,21 +309,18 @@ class PagedKVCache:
             NoSuchSequence: no such sequence.
             InputError: shapes or devices that do not fit; a sequence of fewer than ``L`` tokens.
             KindError: another dtype than that of the cache.
-            UnsupportedError: a gradient is asked for.
+            UnsupportedError: a gradient is asked for; inside ``torch.compile``, a mod that was made there.
         """
+        check_seqs(seqs)
         heads, width = self.k_pages.shape[2:]
         check_tensor("q", q, self.k_pages, (len(seqs), None, None, width))
         if not q.shape[1] or q.shape[1] % heads:
             raise InputError(f"q must have a multiple of num_kv_heads={heads} heads, got {tuple(q.shape)}")
-        longest = self._longest("q", seqs, q.shape[2])
+        longest = self._reach("q", seqs, q.shape[2])
         if backend not in ("auto", "triton", "cpu"):
             raise InputError(f"backend must be auto, triton or cpu, got {backend!r}")
         check_sinks(sinks, q)
-        score = None if score_mod is None else as_score(score_mod)
-        mask = None if mask_mod is None else with_lengths(as_mask(mask_mod), 0, 0)
-        for name, mod in (("score_mod", score), ("mask_mod", mask)):
-            if mod is not None:
-                check_captures(name, mod.captures, q)
+        score, mask = recorded(q, score_mod, mask_mod)
         call = PagedCall(
             mask=mask,
             score=score,
@@ -346,12 +335,22 @@ class PagedKVCache:
         out, lse, _ = paged_attention(q, self.k_pages, self.v_pages, self.table, self.lengths, slots, sinks, call)
         return (out, lse) if return_lse else out
 
+    def slots(self, seqs: Sequence[SeqId]) -> Tensor:
+        """Where sequences lie on the device, int32 ``[n]``, as long as they live: for :meth:`write` and :meth:`attend`
+        inside ``torch.compile``, to which other sequences are then no other graph.
+
+        Raises:
+            NoSuchSequence: no such sequence.
+        """
+        return self._pool.slots_of(seqs, lambda seq: self._pages.of(seq).slot)
+
     def block_table(self, seqs: Sequence[SeqId]) -> Tensor:
         """The pages of sequences, in order; int32 ``[n, pages of the longest]``, −1 where a shorter one has none.
 
         Raises:
             NoSuchSequence: no such sequence.
         """
+        check_seqs(seqs)
         counts = [-(-self.length(seq) // self.page_size) for seq in seqs]
         found = self.table.index_select(0, self._slots(seqs))[:, : max(counts, default=0)]
         there = torch.tensor(counts, device=self.device).view(-1, 1)
@@ -372,24 +371,24 @@ class PagedKVCache:
         pages, size, heads, width = self.k_pages.shape
         return f"PagedKVCache({pages} pages of {size}, {heads} heads of {width}, {self.dtype}, {self.device})"
 
-    def _slots(self, seqs: Sequence[SeqId]) -> Tensor:
-        return self._pool.slots_of(seqs, lambda seq: self._pages.of(seq).slot)
+    def _slots(self, seqs: Sequence[SeqId] | Tensor) -> Tensor:
+        return check_slots(seqs, self.table) if isinstance(seqs, Tensor) else self.slots(seqs)
 
-    def _check_count(self, name: str, value: int, most: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise KindError(f"{name} must be an integer, got {value!r}")
-        if not 0 <= value <= most:
-            raise InputError(f"{name} must be from 0 to {most}, got {value}")
+    def _check_tokens_more(self, n: int, length: int) -> None:
+        """Of a sequence that has ``length``; without a limit of its own the pages are its limit."""
+        check_count("n", n, self.max_tokens - length if self._has_limit else None)
 
     def _longest(self, name: str, seqs: Sequence[SeqId], tokens: int = 0) -> int:
         """Tokens of the longest of sequences; refuses those of fewer than ``tokens``."""
+        check_seqs(seqs)
         lengths = [self._pages.of(seq).length for seq in seqs]
         if min(lengths, default=tokens) < tokens:
             short = next(n for n, length in enumerate(lengths) if length < tokens)
             raise InputError(f"{name} is of {tokens} tokens, but sequence {seqs[short]} has {lengths[short]}")
         return max(lengths, default=0)
 
-    def _check_tokens(self, seqs: Sequence[SeqId], k: Tensor, v: Tensor) -> None:
-        heads = self.k_pages.shape[2]
-        check_tensor("k", k, self.k_pages, (len(seqs), heads, None, self.k_pages.shape[3]))
-        check_tensor("v", v, self.v_pages, (len(seqs), heads, k.shape[2], self.v_pages.shape[3]))
+    def _reach(self, name: str, seqs: Sequence[SeqId] | Tensor, tokens: int) -> int:
+        """No sequence has more tokens. A compiled graph must not depend on lengths that the host counts up."""
+        if isinstance(seqs, Tensor) or torch.compiler.is_compiling():
+            return self.max_tokens
+        return self._longest(name, seqs, tokens)

@@ -38,7 +38,7 @@ def pool_descales(
                 raise KindError(f"{name} must be a number or a tensor of floats, got {given!r}")
             if not (given > 0 and math.isfinite(given)):
                 raise InputError(f"{name} must be positive and finite, got {given}")
-            factors.append(torch.full((heads,), float(given)))
+            factors.append(torch.full((heads,), float(given), device="cpu"))
             continue
         if not given.is_floating_point():
             raise KindError(f"{name} must be a number or a tensor of floats, got {given.dtype}")

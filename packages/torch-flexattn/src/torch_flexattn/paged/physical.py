@@ -14,9 +14,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ..assembly import Assembly
 from ..block_mask import BlockMask
 from ..errors import InputError, KindError
-from ..mods import Assembly, ScoreMod
+from ..mods import MaskMod, ScoreMod
 from ..runs import assemble, columns_of, stretches
 from .allocator import SeqId
 from .cache import PagedKVCache
@@ -69,7 +70,7 @@ def to_physical(what: Given, cache: PagedKVCache, seqs: Sequence[SeqId]) -> Give
         parts = Assembly()
         key, _ = _logical(parts, inverse, cache.page_size)
         outputs = parts.append(what, kv=key)
-        return ScoreMod(parts.builder.finish(outputs), tuple(parts.captures), tuple(parts.scalars))
+        return ScoreMod(*parts.finish(*outputs))
     _check(what, cache, lengths)
     row_ptr, runs = _moved(what, inverse, lengths, cache)
     parts = Assembly()
@@ -81,7 +82,7 @@ def to_physical(what: Given, cache: PagedKVCache, seqs: Sequence[SeqId]) -> Give
         seen = parts.builder.add("and", "bool", seen, own)
     keys = cache.k_pages.shape[0] * cache.page_size
     shape = len(lengths), what.shape[1], what.shape[2], keys
-    return BlockMask(row_ptr, runs, shape, what.block, parts.mask(seen), listed=True)
+    return BlockMask(row_ptr, runs, shape, what.block, MaskMod(*parts.finish(seen)), listed=True)
 
 
 def _check(mask: BlockMask, cache: PagedKVCache, lengths: list[int]) -> None:

@@ -71,13 +71,15 @@ class Pool:
         if found is None:
             with torch.inference_mode(False):
                 found = self.descales.repeat_interleave(group, 1).unsqueeze(1)
-            if not self.is_captured():  # else it is the graph's
+            if not (self.is_captured() or torch.compiler.is_compiling()):  # else it is the graph's
                 self._of_groups[group] = found
         return found.expand(2, batch, heads)
 
     def is_captured(self) -> bool:
-        """Whether what is called goes into a CUDA graph."""
-        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        """Whether what is called goes into a CUDA graph; of a compiler's own graphs nothing is known here."""
+        if self.device.type != "cuda" or torch.compiler.is_compiling():
+            return False
+        return torch.cuda.is_current_stream_capturing()
 
     def slots_of(self, seqs: Sequence[SeqId], slot: Callable[[SeqId], int]) -> Tensor:
         """Slots of sequences that live, int32 ``[n]``; a slot is its sequence's as long as that lives.
@@ -87,6 +89,8 @@ class Pool:
         """
         key = tuple(seqs)
         found = self._slots.get(key)
+        if torch.compiler.is_compiling() and found is None:  # what is made here is the graph's
+            return torch.tensor([slot(seq) for seq in key], dtype=torch.int32, device=self.device)
         if self.is_captured():
             if found is None:
                 raise UnsupportedError(
@@ -125,4 +129,6 @@ class Pool:
     def _sent(self, numbers: list[int] | list[list[int]]) -> Tensor:
         """Numbers on the device; the host does not wait."""
         pinned = self.device.type == "cuda"
-        return torch.tensor(numbers, dtype=torch.int32, pin_memory=pinned).to(self.device, non_blocking=True)
+        return torch.tensor(numbers, dtype=torch.int32, device="cpu", pin_memory=pinned).to(
+            self.device, non_blocking=True
+        )

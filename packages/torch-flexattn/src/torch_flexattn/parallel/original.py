@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..mods import Mod
+from ..filled import Mod
 from ..program import Builder, Program
 from .plan import ShardPlan
 

@@ -33,8 +33,7 @@ def forward(
         of_step = sinks if step == 0 else None  # one key more, once
         if has_visible(call) or of_step is not None:
             out, lse, _ = ops.attention(q, *apart(held, k, v), of_step, call)
-            part = out.to(exact(q.dtype)), lse
-            total = part if total is None else merge_attention([total, part])
+            total = (out.to(exact(q.dtype)), lse) if total is None else merge_attention([total, (out, lse)])
         if under_way is not None:
             held = under_way.wait()
     if total is None:

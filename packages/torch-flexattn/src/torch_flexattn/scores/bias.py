@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..default_device import made_on
 from ..errors import InputError
 from ..factory_arguments import (
     check_count,
@@ -68,7 +69,8 @@ def t5_bias(table: Tensor, *, bidirectional: bool = True, max_distance: int = 12
         Raffel et al. 2020 (T5), section 2.1 and the authors' code.
     """
     check_float_table("table", table, "[buckets, H]", [2])
-    bucket = t5_buckets(table.shape[0], bidirectional=bidirectional, max_distance=max_distance).to(table.device)
+    with made_on(table.device):
+        bucket = t5_buckets(table.shape[0], bidirectional=bidirectional, max_distance=max_distance).to(table.device)
     return in_buckets(table, bucket, bidirectional=bidirectional)
 
 

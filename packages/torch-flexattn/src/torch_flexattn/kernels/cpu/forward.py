@@ -194,7 +194,7 @@ def _softmax(tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
 def _nothing(tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
     """What rows get that see no key."""
     out = torch.zeros(tile.products, tile.height, tile.call.v.shape[-1], dtype=tile.call.dtype)
-    lowest = torch.full_like(out[..., :1], MINUS_INFINITY)
+    lowest = torch.full((tile.products, tile.height, 1), MINUS_INFINITY, dtype=tile.call.dtype)
     return out, lowest, lowest
 
 

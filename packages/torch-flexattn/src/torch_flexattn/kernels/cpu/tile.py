@@ -317,8 +317,10 @@ def check_inside(name: str, outside: Tensor, visible: Tensor, inputs: dict[str, 
         names = ("b", "h", "q", "kv")
         wrong, *indices = torch.broadcast_tensors(wrong, *(inputs[name] for name in names))
         place = tuple(wrong.nonzero()[0].tolist())
-        where = ", ".join(f"{name}={index[place].item()}" for name, index in zip(names, indices))
-        raise OutOfRangeError(f"{name} reads a captured tensor out of range at a visible position ({where})")
+        b, h, q, kv = (int(index[place]) for index in indices)
+        raise OutOfRangeError(
+            f"{name} reads a captured tensor out of range at a visible position (b={b}, h={h}, q={q}, kv={kv})"
+        ).at((b, h, q, kv))
 
 
 def product(a: Tensor, b: Tensor, visible: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ...mods import Mod
+from ...filled import Mod
 from ...program import Builder, Program
 
 REACH = 2**31

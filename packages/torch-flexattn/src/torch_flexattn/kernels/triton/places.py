@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...differentiate import Derivative
-from ...mods import Mod
+from ...filled import Mod
 from ...program import Program
 
 

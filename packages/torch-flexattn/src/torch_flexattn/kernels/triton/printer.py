@@ -128,6 +128,9 @@ def print_program(
         if node.op == "const":
             values.append(_literal(node))
             continue
+        if node.op == "detach":
+            values.append(args[0])
+            continue
         if node.op == "scalar":
             number = f"s{first[1] + int(node.value)}"  # type: ignore[arg-type]
             as_given = node.dtype == program.scalars[int(node.value)]  # type: ignore[arg-type]

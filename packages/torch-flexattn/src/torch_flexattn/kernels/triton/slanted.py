@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...mods import Mod
+from ...filled import Mod
 from ...program import Node, Program
 
 
