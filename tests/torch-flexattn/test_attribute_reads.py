@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 import torch
 from torch import nn
@@ -104,6 +106,73 @@ def test_what_is_read_is_never_stale(kind: type[Layer], way: str, monkeypatch: p
     assert (seen(getattr(layer, way)), seen(inside)) == (3, 3)
     widen(layer, monkeypatch)
     assert (seen(getattr(layer, way)), seen(inside)) == (5, 5)
+
+
+class Part:
+    """Holds the width of a window, on its own or further inside."""
+
+    def __init__(self, part: Part | None = None) -> None:
+        self.width, self.part = 3, part
+
+    def inner(self) -> int:
+        return self.part.width  # type: ignore[union-attr]
+
+    def near(self, b, h, q, kv):
+        return q - kv < self.inner()
+
+
+class Deep:
+    def __init__(self) -> None:
+        self.part = Part(Part())
+
+    def __call__(self, b, h, q, kv):
+        return q - kv < self.part.inner()
+
+
+class Listed(nn.Module):
+    width_of_all = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Layer()])
+
+    @classmethod
+    def of_all(cls) -> int:
+        return cls.width_of_all
+
+    def near(self, b, h, q, kv):
+        return q - kv < self.parts[0].inner.width
+
+    def as_all(self, b, h, q, kv):
+        return q - kv < self.of_all()
+
+
+def inner_of(part: Part) -> int:
+    return part.part.width  # type: ignore[union-attr]
+
+
+PART, DEEP, LISTED = Part(Part()), Deep(), Listed()
+
+
+@pytest.mark.parametrize(
+    ("mask", "holder", "name"),
+    [
+        (lambda b, h, q, kv: q - kv < inner_of(PART), PART.part, "width"),
+        (lambda b, h, q, kv: q - kv < PART.inner(), PART.part, "width"),
+        (lambda b, h, q, kv: q - kv < getattr(PART, "part").width, PART.part, "width"),  # noqa: B009
+        (lambda b, h, q, kv: q - kv < attrgetter("part.width")(PART), PART.part, "width"),
+        (PART.near, PART.part, "width"),
+        (DEEP, DEEP.part.part, "width"),
+        (LISTED.near, LISTED.parts[0].inner, "width"),
+        (lambda b, h, q, kv: q - kv < LISTED.parts[0].inner.width, LISTED.parts[0].inner, "width"),
+        (LISTED.as_all, Listed, "width_of_all"),
+        (lambda b, h, q, kv: q - kv < LISTED.of_all(), Listed, "width_of_all"),
+    ],
+)
+def test_what_is_reached_in_several_steps_is_never_stale(mask, holder, name: str, monkeypatch) -> None:
+    assert seen(mask) == 3
+    monkeypatch.setattr(holder, name, 5)
+    assert seen(mask) == 5
 
 
 def test_a_method_or_property_that_is_another_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,10 @@ CLOSED = FOREIGN | {__name__.partition(".")[0]}
 """Those and this package, whose globals hold what is remembered of mods: whoever walks there meets himself, larger each
 time."""
 READS_A_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+"""Layers that are read by number or name, of which no code tells."""
+DYNAMIC = {"getattr", "attrgetter", "vars", "__dict__", "children", "modules", "get_submodule"}
+"""Names of what reads attributes that the code does not name."""
 Visit = Callable[[Any, frozenset[str]], None]
 PLAIN = (str, bool, type(None), bytes, complex, range, slice, type(Ellipsis))
 
@@ -61,10 +65,14 @@ def read(function: Callable[..., Any]) -> Closure:
         >>> found.numbers, len(found.tensors)
         ([4], 1)
     """
-    walk = _Walk(function)
-    walk.open(function)
-    walk.found.identity = tuple(walk.identity)
-    return walk.found
+    names: frozenset[str] = frozenset()
+    while True:
+        walk = _Walk(function, names)
+        walk.open(function)
+        if walk.named <= names or not walk.has_missed(names | walk.named):
+            walk.found.identity = tuple(walk.identity)
+            return walk.found
+        names |= walk.named
 
 
 class _Walk:
@@ -72,13 +80,29 @@ class _Walk:
 
     ``names``: attributes that the code which led to a value may read. What cannot be watched is refused, but not where
     it was reached by how an object is called that a function only holds: that may be the layer that makes the function.
+
+    Args:
+        mod: where it begins.
+        names: attributes that any code may read which is surely called.
+
+    Attributes:
+        named: those, found on the way: another walk may be needed.
     """
 
-    def __init__(self, mod: Any) -> None:
-        self._mod, self._is_strict = mod, True
+    def __init__(self, mod: Any, names: frozenset[str]) -> None:
+        self._mod, self._is_strict, self._everywhere = mod, True, names
+        self.named: set[str] = set()
+        self._skipped: set[str] = set()
+        self._asked: list[tuple[Any, frozenset[str]]] = []
         self.found = Closure()
         self.identity: list[Any] = []
         self._seen: dict[tuple[str, int], int] = {}
+
+    def has_missed(self, names: frozenset[str]) -> bool:
+        """Whether something was left out that ``names`` lead to."""
+        if self._skipped and (self._skipped & names or DYNAMIC & names):
+            return True
+        return any(hasattr(value, name) for value, known in self._asked for name in names - known)
 
     def open(self, value: Any, names: frozenset[str] = frozenset()) -> None:
         kind = type(value)
@@ -154,6 +178,8 @@ class _Walk:
         if _is_closed(function):
             return
         names = _names(function.__code__)
+        if self._is_strict:
+            self.named |= names
         for variable, part in _parts(function):
             self._read(part, function, variable, visit, names)
         for name in _global_names(function):
@@ -181,8 +207,12 @@ class _Walk:
 
     def _named(self, value: Any, names: frozenset[str]) -> None:
         """Attributes of a module or class that the code names."""
+        names |= self._everywhere - {"__dict__"}
+        self._asked.append((value, names | {"__dict__"}))
         for name in sorted(names):
             attribute = getattr(value, name, None)
+            if isinstance(attribute, types.MethodType) and attribute.__self__ is value:  # of the class
+                attribute = attribute.__func__
             if (attribute is not None and not callable(attribute)) or isinstance(attribute, types.FunctionType):
                 self.identity.append(name)
                 self.fix(attribute, names)
@@ -197,10 +227,14 @@ class _Walk:
         self._is_strict = was
         if _root(kind) not in CLOSED:
             self._named(kind, names - {"__dict__"})  # that of the object is looked at below
+        names |= self._everywhere
+        whole = isinstance(value, CONTAINERS) or not DYNAMIC.isdisjoint(self._everywhere)
         for name, attribute in _attributes(value):
-            if not _is_object(attribute) or name in names:
+            if (whole and not is_unwatched(attribute)) or not _is_object(attribute) or name in names:
                 self.identity.append(name)
                 self.fix(attribute, names)
+            else:
+                self._skipped.add(name)
 
     def _tensor(self, value: Tensor) -> None:
         found = [n for n, known in enumerate(self.found.tensors) if known is value]
