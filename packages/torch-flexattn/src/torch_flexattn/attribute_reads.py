@@ -30,9 +30,10 @@ def attributes_read(value: object, code: types.CodeType, variable: str | None) -
     Returns:
         ``None`` where that cannot be told, also of what is no layer.
     """
+    if not isinstance(value, nn.Module):
+        return None
     kind = type(value)
-    plain = isinstance(value, nn.Module) and kind.__getattr__ is nn.Module.__getattr__
-    if not plain or kind.__getattribute__ is not object.__getattribute__:
+    if kind.__getattr__ is not nn.Module.__getattr__ or kind.__getattribute__ is not object.__getattribute__:
         return None
     found: set[str] = set()
     open_names = _read_of(code, _first(code) if variable is None else variable)

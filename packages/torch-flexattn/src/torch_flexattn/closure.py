@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from .attribute_reads import attributes_read, followed
 from .program import Program
 from .unwatched import is_unwatched, refuse_unwatched
 
+_HERE = str(Path(__file__).parent)
 MOST_OPEN = 64
 """Numbers of a list that become places; those of a longer one are part of the function."""
 FOREIGN = {"torch", "numpy", "builtins", *sys.stdlib_module_names} - {"__main__"}
@@ -259,9 +261,14 @@ def _root(value: Any) -> str:
     return name.partition(".")[0] if isinstance(name, str) else ""
 
 
+def _is_of_library(function: types.FunctionType) -> bool:
+    """Whether a function is a library's, or in a file of this package: an example in a docstring has its name, too."""
+    return _root(function) in FOREIGN or function.__code__.co_filename.startswith(_HERE)
+
+
 def _is_closed(function: types.FunctionType) -> bool:
     """Whether a function is one of a library's own, that holds nothing of the user's."""
-    return _root(function) in CLOSED and not function.__closure__
+    return _is_of_library(function) and not function.__closure__
 
 
 def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -292,7 +299,7 @@ def _names_of(function: Any) -> frozenset[str]:
 
 
 def _global_names(function: types.FunctionType) -> list[str]:
-    if _root(function) in CLOSED:
+    if _is_of_library(function):
         return []
     return [n for n in _globals(function.__code__) if n in function.__globals__]
 
