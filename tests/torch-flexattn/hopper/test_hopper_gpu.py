@@ -153,6 +153,21 @@ def test_numbers_of_either_sign(cap: float | None, scale: float) -> None:
     close(found[1], right[1], 1e-3)
 
 
+def test_a_quick_soft_cap() -> None:
+    """Off by up to 2⁻¹¹ of a score, in both directions alike."""
+    q, k, v = (torch.randn(1, 2, 400, 64, device="cuda").bfloat16().requires_grad_() for _ in range(3))
+    grad, results = torch.randn(1, 2, 400, 64, device="cuda").bfloat16(), []
+    for approx in (False, True):
+        out, lse = flex_attention(
+            q, k, v, scores.softcap(5.0, approx=approx), mask_mod=masks.causal(), scale=1.0, return_lse=True
+        )
+        results.append([lse, out, *torch.autograd.grad(out, (q, k, v), grad)])
+    assert not torch.equal(results[0][0], results[1][0])  # another instruction
+    close(results[1][0], results[0][0], 2e-3)
+    for found, right in zip(results[1][1:], results[0][1:], strict=True):
+        close(found, right, 0.02)
+
+
 @pytest.mark.parametrize("cap", [5.0, 50.0, 60.0])
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -164,6 +164,7 @@ def test_floats_of_two(op: str, dtype: str) -> None:
         "sin",
         "cos",
         "tanh",
+        "tanh_approx",
         "erf",
         "sigmoid",
         "floor",
@@ -182,8 +183,8 @@ def test_floats_above_zero(op: str) -> None:
 
 
 FLOATING = (
-    "neg", "abs", "sign", "detach", "exp", "exp2", "expm1", "sin", "cos", "tanh", "erf", "sigmoid", "floor", "ceil",
-    "round", "trunc", "log", "log2", "log1p", "sqrt", "rsqrt",
+    "neg", "abs", "sign", "detach", "exp", "exp2", "expm1", "sin", "cos", "tanh", "tanh_approx", "erf", "sigmoid",
+    "floor", "ceil", "round", "trunc", "log", "log2", "log1p", "sqrt", "rsqrt",
 )  # fmt: skip
 
 
@@ -230,6 +231,7 @@ def test_every_operation_is_printed() -> None:
         "sin",
         "cos",
         "tanh",
+        "tanh_approx",
         "erf",
         "sigmoid",
         "floor",

@@ -182,7 +182,7 @@ RULES: dict[str, Rule] = {
     "rsqrt": _times(lambda t: t("mul", t("mul", t.y, t("mul", t.y, t.y)), -0.5)),
     "sin": _times(lambda t: t("cos", t.x[0])),
     "cos": _times(lambda t: t("neg", t("sin", t.x[0]))),
-    "tanh": _times(lambda t: t("sub", 1.0, t("mul", t.y, t.y))),
+    **dict.fromkeys(("tanh", "tanh_approx"), _times(lambda t: t("sub", 1.0, t("mul", t.y, t.y)))),
     "erf": _times(lambda t: t("mul", t("exp", t("neg", t("mul", t.x[0], t.x[0]))), 2 / math.sqrt(math.pi))),
     "sigmoid": _times(lambda t: t("mul", t.y, t("sub", 1.0, t.y))),
     "floor": _no_gradient(1), "ceil": _no_gradient(1), "round": _no_gradient(1), "trunc": _no_gradient(1),

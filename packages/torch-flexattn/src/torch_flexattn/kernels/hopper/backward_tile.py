@@ -11,6 +11,7 @@ from ..triton.chunks import Chunk, chunks
 from ..triton.printer import Printed, print_program, scores_of
 from ..triton.scatters import Tile
 from ..triton.score_gradient import BOX, slopes_of, split_at_gradient
+from .tangents import BACKWARD
 
 GROUPS = 2
 """Groups of warps that multiply."""
@@ -54,7 +55,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from torch_flexattn.kernels.hopper.words import add_shared_to_global, wait_for_group
-from torch_flexattn.kernels.hopper.arithmetic import tanh
+from torch_flexattn.kernels.hopper.arithmetic import quick_tanh, tanh
 from torch_flexattn.kernels.hopper.schedule import placed
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
@@ -144,7 +145,7 @@ def printed(kernel: Backward) -> tuple[Printed | None, Printed | None]:
     if kernel.score is None:
         return None, None if kernel.mask is None else print_program(kernel.mask, "y", names, box=BOX, kept="kv")
     program = kernel.score.program
-    score = print_program(program, "x", names, box=BOX, kept="kv")
+    score = print_program(program, "x", names, box=BOX, kept="kv", words=BACKWARD)
     first = (len(program.captures), len(program.scalars))
     return score, None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX, "kv")
 

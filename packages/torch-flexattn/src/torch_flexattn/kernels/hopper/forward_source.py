@@ -22,7 +22,8 @@ from ...program import Program
 from ..triton.chunks import chunks
 from ..triton.forward_source import BOX
 from ..triton.places import names as names_of
-from ..triton.printer import Printed, Word, print_program, scores_of
+from ..triton.printer import Printed, print_program, scores_of
+from .tangents import FORWARD
 
 GROUPS = 2
 """Groups of warps that multiply."""
@@ -30,8 +31,6 @@ ROWS = 64
 """Of a group: what one instruction of a group of warps multiplies."""
 DEPTH = {False: 16, True: 32}
 """Features that one instruction sums over, by whether they are of 8 bits: 32 bytes."""
-
-WORDS = {"tanh": Word("tanh_of_pairs({0})", 2.8853900817779268)}
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
-from torch_flexattn.kernels.hopper.arithmetic import tanh, tanh_of_pairs
+from torch_flexattn.kernels.hopper.arithmetic import quick_tanh, tanh, tanh_of_pairs
 from torch_flexattn.kernels.hopper.schedule import placed
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
@@ -194,7 +193,7 @@ def source(kernel: Forward) -> str:
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score"}
     score = None
     if kernel.score is not None:
-        score = print_program(kernel.score, "x", names | {"score": "qk"}, box=BOX, scale="scale", words=WORDS)
+        score = print_program(kernel.score, "x", names | {"score": "qk"}, box=BOX, scale="scale", words=FORWARD)
     first = (0, 0) if kernel.score is None else (len(kernel.score.captures), len(kernel.score.scalars))
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
@@ -309,9 +308,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
     if mask is not None:
         lines += [*mask.lines["inner"], f"seen = {mask.outputs[0]} & (kv_idx < kv_len)"]
     if score is not None:
-        if mask is not None and "tanh_of_pairs" in "".join(
-            score.lines["inner"]
-        ):  # what is hidden is no one's neighbour
+        paired = any(node.op == "tanh" for node in kernel.programs[0].nodes)
+        if mask is not None and paired:  # what is hidden is no one's neighbour
             lines.append("qk = gl.where(seen, qk, 0.0)")
         lines += score.lines["inner"]
     lines += [f"s = {_left(kernel, score)[0]}", "if not POSITIVE:", "    s = s * by"]

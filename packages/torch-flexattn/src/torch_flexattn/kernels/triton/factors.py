@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...program import Program
 
 FLOAT = "float32"
-WITHIN_ONE = ("tanh", "sin", "cos", "erf", "sigmoid")
+WITHIN_ONE = ("tanh", "tanh_approx", "sin", "cos", "erf", "sigmoid")
 """Operations whose results are from -1 to 1."""
 
 

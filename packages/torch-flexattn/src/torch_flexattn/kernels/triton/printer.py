@@ -37,7 +37,7 @@ _CALLS = {
     "floor": "tl.floor({0})",
     "ceil": "tl.ceil({0})", "abs": "tl.abs({0})", "where": "tl.where({0}, {1}, {2})", "neg": "(-{0})",
     "expm1": "(tl.exp({0}) - 1.0)", "log1p": "tl.log(1.0 + {0})", "sigmoid": "(1.0 / (1.0 + tl.exp(-{0})))",
-    "tanh": "tanh({0})",
+    "tanh": "tanh({0})", "tanh_approx": "tanh({0})",
     "trunc": "tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))",
     "round": "round_half_even({0})", "pow": "power({0}, {1})",
 }  # fmt: skip
