@@ -231,15 +231,15 @@ def source(kernel: Forward) -> str:
     if mask is not None:
         partial = [loop, *_indent(_tile(kernel, score, mask), 1)]
         loops = ["if code & 1:", *_indent(loops, 1), "else:", *_indent(partial, 1)]
-    stores = ["safe = safe / gl.load(descales + d_k + b * d_b + h)"] if kernel.descales else []
+    stores = [f"share = {'gl.load(descales + d_k + b * d_b + h)' if kernel.descales else '1.0'} / safe"]
     for n, chunk in enumerate(values):
         inside = "" if chunk.whole else f" & (f{n} < {kernel.value_width})"
         stores += [
             f"o_rows{n} = (first + gl.arange(0, BLOCK_M, gl.SliceLayout(1, OUT{n})))[:, None]",
             f"f{n} = ({chunk.start} + gl.arange(0, {chunk.size}, gl.SliceLayout(0, OUT{n})))[None, :]",
-            f"safe{n} = gl.convert_layout(safe, gl.SliceLayout(1, OUT{n}))[:, None]",
+            f"share{n} = gl.convert_layout(share, gl.SliceLayout(1, OUT{n}))[:, None]",
             f"o_at{n} = out_ptr + b.to(gl.int64) * o_sb + h.to(gl.int64) * o_sh + o_rows{n}.to(gl.int64) * o_sm + f{n}",
-            f"gl.store(o_at{n}, (acc{n} / safe{n}).to(out_ptr.dtype.element_ty), mask=(o_rows{n} < q_len){inside})",
+            f"gl.store(o_at{n}, (acc{n} * share{n}).to(out_ptr.dtype.element_ty), mask=(o_rows{n} < q_len){inside})",
         ]
     if kernel.maxima:
         stores.append("gl.store(max_ptr + l_at, m * rate / LOG2E, mask=q_rows < q_len)")

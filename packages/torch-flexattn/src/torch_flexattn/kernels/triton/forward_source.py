@@ -159,11 +159,9 @@ def source(kernel: Forward) -> str:
         *_indent(_tile(kernel, score, mask), 2),
     ]
     text += "\n".join(_indent(lines, 1)) + TAIL.format(sink=SINK if kernel.sinks else "")
-    if kernel.descales:
-        text += "    share = tl.load(descales + d_k + b * d_b + h) / safe\n"
+    text += f"    share = {'tl.load(descales + d_k + b * d_b + h)' if kernel.descales else '1.0'} / safe\n"
     for n, chunk in enumerate(values):
-        result = f"acc{n} * share[:, None]" if kernel.descales else f"acc{n} / safe[:, None]"
-        stored = f"o_base + f{n}[None, :], ({result}).to(out_ptr.dtype.element_ty)"
+        stored = f"o_base + f{n}[None, :], (acc{n} * share[:, None]).to(out_ptr.dtype.element_ty)"
         inside = "" if chunk.whole else f" & (f{n}[None, :] < {kernel.value_width})"
         whole = ["    if WHOLE_M:", f"        tl.store({stored})", "    else:"] if chunk.whole else ["    if True:"]
         text += "\n".join([*whole, f"        tl.store({stored}, mask=(rows < q_len){inside})"]) + "\n"
