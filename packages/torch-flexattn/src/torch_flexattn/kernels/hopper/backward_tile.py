@@ -191,12 +191,10 @@ def weigh(kernel: Backward, score: Printed | None, mask: Printed | None) -> list
         late = ["grad = p", *late, *slopes_of(kernel.score, outputs)]
     bounds = "(q_rows[None, :] < q_len) & (kv_idx < kv_len)"
     edge = ["if not (WHOLE_M and WHOLE_N):", f'    s = gl.where({bounds}, s, float("-inf"))']
-    if mask is None:
-        lines += edge
-    else:
-        hidden = f's = gl.where({mask.outputs[0]} & {bounds}, s, float("-inf"))'
-        shown = [*mask.inside, hidden]
-        lines += ["if code & 1 == 0:", *indent(shown, 1), "else:", *indent(edge, 1)]
+    if mask is not None:
+        hidden = f's = gl.where({mask.outputs[0]}, s, float("-inf"))'
+        lines += ["if code & 1 == 0:", *indent([*mask.inside, hidden], 1)]
+    lines += edge
     return [*lines, "p = gl.exp2(s - lse[None, :])", "weights = p.to(TYPE)", *late]
 
 

@@ -306,7 +306,8 @@ def _tile(kernel: Forward, score: Printed | None, mask: Printed | None) -> list[
         "mbarrier.arrive(k_free.index(slot))",
     ]
     if mask is not None:
-        lines += [*mask.lines["inner"], f"seen = {mask.outputs[0]} & (kv_idx < kv_len)"]
+        lines += [*mask.lines["inner"], f"seen = {mask.outputs[0]}"]
+        lines += ["if not WHOLE_N:", "    seen = seen & (kv_idx < kv_len)"]
     if score is not None:
         paired = any(node.op == "tanh" for node in kernel.programs[0].nodes)
         if mask is not None and paired:  # what is hidden is no one's neighbour
