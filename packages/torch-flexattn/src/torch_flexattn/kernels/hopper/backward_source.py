@@ -91,7 +91,8 @@ def backward(
     MASK_M: gl.constexpr, MASK_N: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
     WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
-    column, plane = placed(gl.cdiv(kv_len, {columns}), section)
+    blocks = gl.cdiv(kv_len, {columns})
+    column, plane = placed(gl.program_id(0), blocks, gl.num_programs(0) // blocks, section)
     col0 = column * {columns}
     kv_heads = heads // group
     b = plane // kv_heads
