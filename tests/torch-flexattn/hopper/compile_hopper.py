@@ -77,7 +77,7 @@ def compiled(
             signature[name] = "*bf16"
         elif name in ("lse_ptr", "max_ptr", "sinks", "delta_ptr", "descales") or re.fullmatch(r"g\d+", name):
             signature[name] = "*fp32"
-        elif name in ("row_ptr", "col_ptr", "runs", "q_offsets", "counter"):
+        elif name in ("row_ptr", "col_ptr", "runs", "q_offsets"):
             signature[name] = "*i32"
         elif re.fullmatch(r"c\d+", name):
             signature[name] = f"*{captures[int(name[1:])]}"
@@ -112,7 +112,6 @@ def main() -> None:
             "STAGES": tiles.stages,
             "WHOLE_N": name != "table",
             "POSITIVE": True,
-            "STAYS": name != "eight",
         }
         module = load(forward_source.source(kernel))
         report(f"forward-{name}", compiled(module.forward, kernel.programs, constants, sizes, kernel.eight))

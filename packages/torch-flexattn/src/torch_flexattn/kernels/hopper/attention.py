@@ -29,7 +29,7 @@ from ..triton.slanted import all_inside
 from . import backward_source, forward_source, wide_backward_source
 from .backward_tile import Backward
 from .descriptors import ALIGNED, describable, strides_of
-from .sections import multiprocessors, section
+from .sections import section
 
 WIDEST = 256
 NARROW = 128
@@ -37,8 +37,6 @@ NARROW = 128
 REGISTERS_OF_THREE = 208
 """Of a thread that multiplies, where a third group of warps makes gradients of queries: two such groups, the third and
 the one that fetches share 512 a thread."""
-STAYING = 2
-"""Blocks for each multiprocessor from which on programs stay, and draw the next one: clearing a counter is a launch."""
 NEAR = 51.0
 """Bound of scores up to which their exponentials are summed as they are, without a running maximum: 2⁷⁴ times a million
 keys and values of 2³⁰ stay finite in float32 and bfloat16, and 2⁻⁷⁴ loses nothing."""
@@ -171,27 +169,24 @@ def forward(
     read = k.shape[2] * (width * k.element_size() + width_v * v.element_size())
     blocks = -(-rows // program)
     together = section(read, blocks, batch * heads, heads // k.shape[1], q.device)
-    total, most = blocks * batch * heads, multiprocessors(q.device)
-    stays = total >= STAYING * most
-    counter = torch.zeros(1, dtype=torch.int32, device=q.device) if stays else None
     filled = [
         *described(q, forward_source.ROWS), *described(k, tiles.keys), *described(v, tiles.keys), out, lse,
         *(() if largest is None else (largest,)), *(() if sinks is None else (sinks,)),
-        *(() if descales is None else (descales, *descales.stride()[:2])), counter, row_ptr, runs,
-        *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], total, batch * heads, together,
-        *strides, scale, q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
+        *(() if descales is None else (descales, *descales.stride()[:2])), row_ptr, runs,
+        *out.stride()[:3], heads, heads // k.shape[1], k.shape[0], rows, k.shape[2], together, *strides, scale,
+        q_offset.to(torch.int32) if isinstance(q_offset, Tensor) else q_offset, *arguments((score, mod)),
     ]  # fmt: skip
     launched = launch(
-        _forward(kernel), (most if stays else total, 1), filled,
+        _forward(kernel), (blocks * batch * heads, 1), filled,
         BLOCK_N=tiles.keys, MASK_M=block[0], MASK_N=block[1], STAGES=tiles.stages,
         WHOLE_M=not batch_invariant and rows % program == 0,
         WHOLE_N=not batch_invariant and k.shape[2] % tiles.keys == 0,
         INSIDE=not batch_invariant and all_inside((score, mod), q, k, q_offset, program, tiles.keys),
         POSITIVE=descales is None and is_positive(kernel.score, scalars, scale),
-        STAYS=stays, REGISTERS=tiles.registers,
+        REGISTERS=tiles.registers,
     )  # fmt: skip
-    if again is not None:  # it learns nothing if one of them was widened
-        again.learn(given, (out, lse, largest), [(launched, filled)], zeros=() if counter is None else (counter,))
+    if again is not None:
+        again.learn(given, (out, lse, largest), [(launched, filled)])  # nothing, if one of them was widened
     return out, lse, largest
 
 

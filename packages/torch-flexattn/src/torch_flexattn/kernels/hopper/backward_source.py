@@ -91,8 +91,7 @@ def backward(
     MASK_M: gl.constexpr, MASK_N: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
     WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
-    blocks = gl.cdiv(kv_len, {columns})
-    column, plane = placed(gl.program_id(0), blocks, gl.num_programs(0) // blocks, section)
+    column, plane = placed(gl.cdiv(kv_len, {columns}), section)
     col0 = column * {columns}
     kv_heads = heads // group
     b = plane // kv_heads

@@ -1,9 +1,8 @@
 """The forward kernel of Hopper for a pair of programs, as source in Gluon.
 
-A program sums 128 rows of one head, and then, where it stays, the next ones (see ``schedule``). One warp fetches tiles
-of keys and values by the copy engine into a ring in shared memory; two groups of four warps sum 64 rows each, so that
-one group's softmax runs under the other's products. Modifications and masks are evaluated on the accumulators where
-they lie, in registers.
+One program of the grid sums 128 rows of one head. One warp fetches tiles of keys and values by the copy engine into a
+ring in shared memory; two groups of four warps sum 64 rows each, so that one group's softmax runs under the other's
+products. Modifications and masks are evaluated on the accumulators where they lie, in registers.
 
 Queries and keys may be of 8 bits (e4m3): both are read along their features, as products of 8 bits must be. Values are
 of 16 bits even then: the second product sums over keys, along which values do not lie, and its weights keep 16 bits.
@@ -76,126 +75,85 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from torch_flexattn.kernels.hopper.arithmetic import quick_tanh, tanh, tanh_of_pairs
-from torch_flexattn.kernels.hopper.schedule import drawn, placed, tell, told
+from torch_flexattn.kernels.hopper.schedule import placed
 from torch_flexattn.kernels.triton.arithmetic import floor_div, floor_mod, power, round_half_even
 
 
 @gluon.jit
-def place(at, q_len, planes, section, heads, mask_sb, mask_sh, MASK_M: gl.constexpr):
-    """Batch entry, head, first row, and row of the mask of a block."""
-    blocks = gl.cdiv(q_len, {program_rows})
-    block, bh = placed(at, blocks, planes, section)
-    row0 = (blocks - 1 - block) * {program_rows}
-    b = bh // heads
-    h = bh % heads
-    return b, h, row0, b * mask_sb + h * mask_sh + row0 // MASK_M
-
-
-@gluon.jit
 def fetch(
-    {kv_descs}, {kv_smem}, k_ready, k_free, v_ready, v_free, numbers, told_ready, told_free, counter, total, planes,
-    section, row_ptr, runs, heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh,
-    BLOCK_N: gl.constexpr, MASK_M: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, STAYS: gl.constexpr,
+    {kv_descs}, {kv_smem}, k_ready, k_free, v_ready, v_free, row_ptr, runs, mask_row, bk, hk, kv_len,
+    BLOCK_N: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr,
 ):
     turn = 0
-    step = 0
-    at = gl.program_id(0)
-    while at < total:
-        b, h, row0, mask_row = place(at, q_len, planes, section, heads, mask_sb, mask_sh, MASK_M)
-        at = total
-        if STAYS:
-            at = drawn(counter)
-        hk = h // group
-        bk = b % kv_batches
-        for run in range(gl.load(row_ptr + mask_row), gl.load(row_ptr + mask_row + 1)):
-            begin = gl.load(runs + run * 2) * MASK_N
-            stop = gl.minimum((gl.load(runs + run * 2 + 1) >> 1) * MASK_N, kv_len)
-            for n in range(begin, stop, BLOCK_N):
-                slot = turn % STAGES
-                phase = turn // STAGES & 1
+    for run in range(gl.load(row_ptr + mask_row), gl.load(row_ptr + mask_row + 1)):
+        begin = gl.load(runs + run * 2) * MASK_N
+        stop = gl.minimum((gl.load(runs + run * 2 + 1) >> 1) * MASK_N, kv_len)
+        for n in range(begin, stop, BLOCK_N):
+            slot = turn % STAGES
+            phase = turn // STAGES & 1
 {fetches}
-                turn += 1
-        if STAYS:
-            tell(numbers, told_ready, told_free, step, at)
-            step += 1
+            turn += 1
 
 
 @gluon.jit
 def attend(
-    which, {q_descs}, {q_smem}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, numbers, told_ready, told_free,
-    total, planes, section, row_ptr, runs, out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} heads, q_len, kv_len,
-    mask_sb, mask_sh, scale,{offset_argument}
+    which, {q_descs}, {q_smem}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, row_ptr, runs, mask_row,
+    out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} b, h, row0, heads, q_len, kv_len, scale,{offset_argument}
     {places}
-    BLOCK_N: gl.constexpr, MASK_M: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr,
-    WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, POSITIVE: gl.constexpr, STAYS: gl.constexpr,
+    BLOCK_N: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr,
+    INSIDE: gl.constexpr, POSITIVE: gl.constexpr,
 ):
     LOG2E: gl.constexpr = 1.4426950408889634
     BLOCK_M: gl.constexpr = {rows}
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, {depth}])
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     COLUMN: gl.constexpr = gl.SliceLayout(0, SCORES)
-{layouts}
-    bar = q_ready.index(which)
-    turn = 0
-    step = 0
-    at = gl.program_id(0)
-    b, h, row0, mask_row = place(at, q_len, planes, section, heads, mask_sb, mask_sh, MASK_M)
     first = row0 + which * BLOCK_M
+    bar = q_ready.index(which)
 {loads}
-    while at < total:
-        q_first = first + {offset}
-        q_places = gl.arange(0, BLOCK_M, ROW).to(gl.int64)[:, None]
-        q_rows = first + gl.arange(0, BLOCK_M, ROW)
-        q_idx = q_rows[:, None] + {offset}
-        m = gl.full([BLOCK_M], float("-inf"), gl.float32, ROW)
-        l = gl.zeros([BLOCK_M], gl.float32, ROW)
+    q_first = first + {offset}
+    q_places = gl.arange(0, BLOCK_M, ROW).to(gl.int64)[:, None]
+    q_rows = first + gl.arange(0, BLOCK_M, ROW)
+    q_idx = q_rows[:, None] + {offset}
+    m = gl.full([BLOCK_M], float("-inf"), gl.float32, ROW)
+    l = gl.zeros([BLOCK_M], gl.float32, ROW)
 {setup}
-        mbarrier.wait(bar, step & 1)
-        for run in range(gl.load(row_ptr + mask_row), gl.load(row_ptr + mask_row + 1)):
-            begin = gl.load(runs + run * 2) * MASK_N
-            code = gl.load(runs + run * 2 + 1)
-            stop = gl.minimum((code >> 1) * MASK_N, kv_len)
+    mbarrier.wait(bar, 0)
+    turn = 0
+    for run in range(gl.load(row_ptr + mask_row), gl.load(row_ptr + mask_row + 1)):
+        begin = gl.load(runs + run * 2) * MASK_N
+        code = gl.load(runs + run * 2 + 1)
+        stop = gl.minimum((code >> 1) * MASK_N, kv_len)
 {loops}
-        some = l > 0
-        safe = gl.where(some, l, 1.0)
-        lse = gl.where(some, ({highest}gl.log2(safe)) / LOG2E, float("-inf"))
-{sink}        l_at = (b * heads + h).to(gl.int64) * q_len + q_rows
-        o_base = out_ptr + b.to(gl.int64) * o_sb + h.to(gl.int64) * o_sh
-{share}
-        own = first
-        at = total
-        if STAYS:  # its queries come while this block's results go
-            at = told(numbers, told_ready, told_free, step)
-            b, h, row0, mask_row = place(at, q_len, planes, section, heads, mask_sb, mask_sh, MASK_M)
-            first = row0 + which * BLOCK_M
-            if at < total:
-{loads_ahead}
-        step += 1
-        gl.store(lse_ptr + l_at, lse, mask=q_rows < q_len)
+    some = l > 0
+    safe = gl.where(some, l, 1.0)
+    lse = gl.where(some, ({highest}gl.log2(safe)) / LOG2E, float("-inf"))
+{sink}    l_at = (b * heads + h).to(gl.int64) * q_len + q_rows
+    gl.store(lse_ptr + l_at, lse, mask=q_rows < q_len)
 {stores}
 
-@gluon.jit(do_not_specialize=["total", "planes", "section"])
+@gluon.jit(do_not_specialize=["section"])
 def forward(
-    {q_descs}, {kv_descs}, out_ptr, lse_ptr,{extras} counter, row_ptr, runs, o_sb, o_sh, o_sm,
-    heads, group, kv_batches, q_len, kv_len, total, planes, section, mask_sb, mask_sh, scale,{offset_argument}
+    {q_descs}, {kv_descs}, out_ptr, lse_ptr,{extras} row_ptr, runs, o_sb, o_sh, o_sm,
+    heads, group, kv_batches, q_len, kv_len, section, mask_sb, mask_sh, scale,{offset_argument}
     {places}
     BLOCK_N: gl.constexpr, MASK_M: gl.constexpr, MASK_N: gl.constexpr, STAGES: gl.constexpr, WHOLE_M: gl.constexpr,
-    WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, POSITIVE: gl.constexpr, STAYS: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, POSITIVE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
+    row_blocks = gl.cdiv(q_len, {program_rows})
+    row_block, bh = placed(row_blocks, section)
+    row0 = (row_blocks - 1 - row_block) * {program_rows}
+    b = bh // heads
+    h = bh % heads
+    hk = h // group
+    bk = b % kv_batches
+    mask_row = b * mask_sb + h * mask_sh + row0 // MASK_M
 {allocate}
-    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    numbers = gl.allocate_shared_memory(gl.int32, [2, 1], PLAIN)
-    told_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    told_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     q_ready = gl.allocate_shared_memory(gl.int64, [{groups}, 1], mbarrier.MBarrierLayout())
     k_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     k_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
-        mbarrier.init(told_ready.index(i), count=1)
-        mbarrier.init(told_free.index(i), count={groups})
     for i in gl.static_range({groups}):
         mbarrier.init(q_ready.index(i), count=1)
     for i in gl.static_range(STAGES):
@@ -210,9 +168,8 @@ def forward(
             (
                 fetch,
                 (
-                    {kv_descs}, {kv_smem}, k_ready, k_free, v_ready, v_free, numbers, told_ready, told_free, counter,
-                    total, planes, section, row_ptr, runs, heads, group, kv_batches, q_len, kv_len, mask_sb, mask_sh,
-                    BLOCK_N, MASK_M, MASK_N, STAGES, STAYS,
+                    {kv_descs}, {kv_smem}, k_ready, k_free, v_ready, v_free, row_ptr, runs, mask_row, bk, hk, kv_len,
+                    BLOCK_N, MASK_N, STAGES,
                 ),
             ),
         ],
@@ -221,13 +178,13 @@ def forward(
     )
 '''
 
-SINK = """        sink = gl.load(sinks + h).to(gl.float32)
-        share = gl.where(some, 1.0 / (1.0 + gl.exp2((sink - lse) * LOG2E)), 0.0)
-        safe = safe / gl.where(some, share, 1.0)
-        higher = gl.maximum(lse, sink)
-        finite = gl.where(higher == float("-inf"), 0.0, higher)
-        both = gl.exp2((lse - finite) * LOG2E) + gl.exp2((sink - finite) * LOG2E)
-        lse = gl.where(higher == float("-inf"), higher, finite + gl.log2(both) / LOG2E)
+SINK = """    sink = gl.load(sinks + h).to(gl.float32)
+    share = gl.where(some, 1.0 / (1.0 + gl.exp2((sink - lse) * LOG2E)), 0.0)
+    safe = safe / gl.where(some, share, 1.0)
+    higher = gl.maximum(lse, sink)
+    finite = gl.where(higher == float("-inf"), 0.0, higher)
+    both = gl.exp2((lse - finite) * LOG2E) + gl.exp2((sink - finite) * LOG2E)
+    lse = gl.where(higher == float("-inf"), higher, finite + gl.log2(both) / LOG2E)
 """
 
 
@@ -236,7 +193,7 @@ def source(kernel: Forward) -> str:
     names = {"b": "b", "h": "h", "q": "q_idx", "kv": "kv_idx", "score": "score"}
     score = None
     if kernel.score is not None:
-        score = print_program(kernel.score, "x", names | {"score": "qk"}, box=BOX, scale="times", words=FORWARD)
+        score = print_program(kernel.score, "x", names | {"score": "qk"}, box=BOX, scale="scale", words=FORWARD)
     first = (0, 0) if kernel.score is None else (len(kernel.score.captures), len(kernel.score.scalars))
     mask = None if kernel.mask is None else print_program(kernel.mask, "y", names, first, BOX)
     wide, values = chunks(kernel.width), chunks(kernel.value_width)
@@ -249,22 +206,22 @@ def source(kernel: Forward) -> str:
     listed = names_of(kernel.programs)
     places = ", ".join(listed) + "," if listed else ""
     arguments = (
-        f"{', '.join(q)}, {', '.join(q_smem)}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, numbers, "
-        f"told_ready, told_free, total, planes, section, row_ptr, runs, out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} "
-        f"heads, q_len, kv_len, mask_sb, mask_sh, scale, {'q_offsets' if kernel.offsets else 'q_offset'}, {places} "
-        "BLOCK_N, MASK_M, MASK_N, STAGES, WHOLE_M, WHOLE_N, INSIDE, POSITIVE, STAYS"
+        f"{', '.join(q)}, {', '.join(q_smem)}, {kv_smem}, q_ready, k_ready, k_free, v_ready, v_free, row_ptr, runs, "
+        f"mask_row, out_ptr, o_sb, o_sh, o_sm, lse_ptr,{extras} b, h, row0, heads, q_len, kv_len, scale, "
+        f"{'q_offsets' if kernel.offsets else 'q_offset'}, {places} BLOCK_N, MASK_N, STAGES, WHOLE_M, WHOLE_N, INSIDE, "
+        "POSITIVE"
     )
     loads = [f"mbarrier.expect(bar, {' + '.join(f'{d}.block_type.nbytes' for d in q)})"]
     loads += [
         f"tma.async_copy_global_to_shared({d}, [b, h, first, {c.start}], bar, {s}.index(which))"
         for d, s, c in zip(q, q_smem, wide)
     ]
-    layouts = [
-        f"OUT{n}: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {chunk.size}, 16])"
-        for n, chunk in enumerate(values)
-    ]
-    setup = ["times = scale" + (" * gl.load(descales + b * d_b + h)" if kernel.descales else "")]
-    setup += [f"acc{n} = gl.zeros([BLOCK_M, {chunk.size}], gl.float32, OUT{n})" for n, chunk in enumerate(values)]
+    setup = ["scale = scale * gl.load(descales + b * d_b + h)"] if kernel.descales else []
+    for n, chunk in enumerate(values):
+        setup += [
+            f"OUT{n}: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, {chunk.size}, 16])",
+            f"acc{n} = gl.zeros([BLOCK_M, {chunk.size}], gl.float32, OUT{n})",
+        ]
     for printed in (score, mask):
         if printed is not None:
             setup += printed.outside
@@ -274,15 +231,14 @@ def source(kernel: Forward) -> str:
     if mask is not None:
         partial = [loop, *_indent(_tile(kernel, score, mask), 1)]
         loops = ["if code & 1:", *_indent(loops, 1), "else:", *_indent(partial, 1)]
-    share = f"share = {'gl.load(descales + d_k + b * d_b + h)' if kernel.descales else '1.0'} / safe"
-    stores = []
+    stores = [f"share = {'gl.load(descales + d_k + b * d_b + h)' if kernel.descales else '1.0'} / safe"]
     for n, chunk in enumerate(values):
         inside = "" if chunk.whole else f" & (f{n} < {kernel.value_width})"
         stores += [
-            f"o_rows{n} = (own + gl.arange(0, BLOCK_M, gl.SliceLayout(1, OUT{n})))[:, None]",
+            f"o_rows{n} = (first + gl.arange(0, BLOCK_M, gl.SliceLayout(1, OUT{n})))[:, None]",
             f"f{n} = ({chunk.start} + gl.arange(0, {chunk.size}, gl.SliceLayout(0, OUT{n})))[None, :]",
             f"share{n} = gl.convert_layout(share, gl.SliceLayout(1, OUT{n}))[:, None]",
-            f"o_at{n} = o_base + o_rows{n}.to(gl.int64) * o_sm + f{n}",
+            f"o_at{n} = out_ptr + b.to(gl.int64) * o_sb + h.to(gl.int64) * o_sh + o_rows{n}.to(gl.int64) * o_sm + f{n}",
             f"gl.store(o_at{n}, (acc{n} * share{n}).to(out_ptr.dtype.element_ty), mask=(o_rows{n} < q_len){inside})",
         ]
     if kernel.maxima:
@@ -313,11 +269,10 @@ def source(kernel: Forward) -> str:
         depth=DEPTH[kernel.eight],
         offset_argument=" q_offsets," if kernel.offsets else " q_offset,",
         offset="gl.load(q_offsets + b)" if kernel.offsets else "q_offset",
-        fetches="\n".join(_indent(fetches, 4)), loads="\n".join(_indent(loads, 1)),
-        loads_ahead="\n".join(_indent(loads, 4)), layouts="\n".join(_indent(layouts, 1)),
-        setup="\n".join(_indent(setup, 2)), loops="\n".join(_indent(loops, 3)), sink=SINK if kernel.sinks else "",
-        highest="" if kernel.bounded else "m * rate + ", share=f"        {share}",
-        stores="\n".join(_indent(stores, 2)) + "\n", allocate="\n".join(_indent(allocate, 1)),
+        fetches="\n".join(_indent(fetches, 3)), loads="\n".join(_indent(loads, 1)),
+        setup="\n".join(_indent(setup, 1)), loops="\n".join(_indent(loops, 2)), sink=SINK if kernel.sinks else "",
+        highest="" if kernel.bounded else "m * rate + ",
+        stores="\n".join(_indent(stores, 1)) + "\n", allocate="\n".join(_indent(allocate, 1)),
         attends="\n".join(f"            (attend, ({n}, {arguments}))," for n in range(GROUPS)),
     )  # fmt: skip
 
@@ -325,7 +280,7 @@ def source(kernel: Forward) -> str:
 def _left(kernel: Forward, score: Printed | None) -> tuple[str, str]:
     """The scores of a tile but for a number, and that number times what makes exponentials ones of 2."""
     if kernel.score is None or score is None:
-        return "qk", "times * LOG2E"
+        return "qk", "scale * LOG2E"
     zeros = "gl.zeros([BLOCK_M, BLOCK_N], gl.float32, SCORES)"
     product = score.products.get(kernel.score.output)
     if product is None:

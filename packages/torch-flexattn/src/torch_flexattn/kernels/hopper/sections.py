@@ -23,12 +23,7 @@ def section(head_bytes: int, blocks: int, heads: int, group: int, device: torch.
         group: heads that read the same, and stay together.
         device: whose cache it is.
     """
-    room = torch.cuda.get_device_properties(device).L2_cache_size // SHARE // max(head_bytes, 1)
-    enough = -(-ROUNDS * multiprocessors(device) // max(blocks * group, 1))
+    found = torch.cuda.get_device_properties(device)
+    room = found.L2_cache_size // SHARE // max(head_bytes, 1)
+    enough = -(-ROUNDS * found.multi_processor_count // max(blocks * group, 1))
     return min(heads, max(1, min(room, enough)) * group)
-
-
-@functools.lru_cache(maxsize=64)
-def multiprocessors(device: torch.device) -> int:
-    """How many a device has; each runs one program of these kernels at a time."""
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -121,8 +121,7 @@ def backward(
     MASK_M: gl.constexpr, MASK_N: gl.constexpr, Q_STAGES: gl.constexpr, DO_STAGES: gl.constexpr,
     WHOLE_M: gl.constexpr, WHOLE_N: gl.constexpr, INSIDE: gl.constexpr, REGISTERS: gl.constexpr,
 ):
-    blocks = gl.cdiv(kv_len, {keys})
-    column, plane = placed(gl.program_id(0), blocks, gl.num_programs(0) // blocks, section)
+    column, plane = placed(gl.cdiv(kv_len, {keys}), section)
     col0 = column * {keys}
     kv_heads = heads // group
     b = plane // kv_heads

@@ -34,7 +34,6 @@ class Again:
         results: Results,
         launches: Sequence[tuple[Prepared | None, Sequence[Any]]],
         scratch: Sequence[Tensor] = (),
-        zeros: Sequence[Tensor] = (),
     ) -> None:
         """Remember the launches of a call.
 
@@ -43,9 +42,8 @@ class Again:
             results: what the call gives.
             launches: in their order, each with its arguments.
             scratch: further tensors that the call made.
-            zeros: likewise, filled with 0.
         """
-        made = [t for t in (*results, *scratch, *zeros) if t is not None]
+        made = [t for t in (*results, *scratch) if t is not None]
         given = [t for t in inputs if t is not None]
         order, fixed = {id(t): n for n, t in enumerate((*given, *made))}, []
         picks = []
@@ -61,7 +59,7 @@ class Again:
         used = {id(a.tensor if isinstance(a, Tile) else a) for _, arguments in launches for a in arguments}
         if all(id(t) in used for t in given):
             self.kernel = COUNTS.kernel
-            self.forward = _repeated(picks, given, fixed, results, scratch, zeros)
+            self.forward = _repeated(picks, given, fixed, results, scratch)
 
 
 def _repeated(
@@ -70,13 +68,11 @@ def _repeated(
     fixed: list[Tensor],
     results: Results,
     scratch: Sequence[Tensor],
-    zeros: Sequence[Tensor],
 ) -> Callable[..., Results | None]:
     aligned = [t.data_ptr() % MULTIPLE == 0 for t in (*given, *fixed)]
     out, lse, largest = results
     shape, strides, dtype, device, rows = out.shape, out.stride(), out.dtype, out.device, lse.shape
     wants, room = largest is not None, [(t.shape, t.dtype) for t in scratch]
-    cleared = [(t.shape, t.dtype) for t in zeros]
 
     def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Results | None:
         places = [q.data_ptr(), k.data_ptr(), v.data_ptr()]
@@ -89,7 +85,6 @@ def _repeated(
         lse = torch.empty(rows, dtype=torch.float32, device=device)
         largest = torch.empty(rows, dtype=torch.float32, device=device) if wants else None
         held = [torch.empty(size, dtype=kind, device=device) for size, kind in room]
-        held += [torch.zeros(size, dtype=kind, device=device) for size, kind in cleared]
         places += [out.data_ptr(), lse.data_ptr()]
         if largest is not None:
             places.append(largest.data_ptr())
