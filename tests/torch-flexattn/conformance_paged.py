@@ -160,6 +160,8 @@ def paged_errors() -> list[BadInputCase]:
         BadInputCase("to_physical", lambda: tfa.to_physical(3, cache, [seq]), TypeError, ("what", "int")),  # type: ignore
         case(lambda: make(page_size=24), ValueError, "page_size", "24"),
         case(lambda: make(page_size=8), ValueError, "page_size", "8"),
+        case(lambda: make(page_size=0), ValueError, "page_size", "0"),
+        case(lambda: make(page_size=-4), ValueError, "page_size", "-4"),
         case(lambda: make(num_pages=0), ValueError, "num_pages", "0"),
         case(lambda: make(max_seqs=2.0), TypeError, "max_seqs", "2.0"),
         case(lambda: make(dtype=torch.int8), TypeError, "dtype", "torch.int8"),

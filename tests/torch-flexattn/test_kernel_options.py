@@ -44,6 +44,7 @@ def test_text_holds_all(given):
     "given, error, said",
     [
         ({"BLOCKM": 64}, InputError, "'BLOCKM'; the nearest is 'BLOCK_M'"),
+        ({"FOO": 1}, InputError, "'FOO'; there are "),
         ({"fwd_num_wraps": 4}, InputError, "'fwd_num_wraps'; the nearest is 'fwd_num_warps'"),
         ({"USE_TMA": True}, InputError, "'USE_TMA' is one of PyTorch's kernels: .*hopper"),
         ({"bwd_BLOCK_M1": 32}, InputError, "'bwd_BLOCK_M1' is one of PyTorch's kernels: .*bwd_BLOCK_M"),

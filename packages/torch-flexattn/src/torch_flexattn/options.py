@@ -173,8 +173,9 @@ def _unknown(name: Any) -> str:
     if plain in THEIRS:
         return f"kernel option {name!r} is one of PyTorch's kernels: {THEIRS[plain]}"
     folded = {known.lower(): known for known in NAMES}
-    near = folded[difflib.get_close_matches(str(name).lower(), folded, 1, 0)[0]]
-    return f"unknown kernel option {name!r}; the nearest is {near!r}, of {', '.join(NAMES)}"
+    near = difflib.get_close_matches(str(name).lower(), folded, 1)
+    nearest = f"the nearest is {folded[near[0]]!r}, of" if near else "there are"
+    return f"unknown kernel option {name!r}; {nearest} {', '.join(NAMES)}"
 
 
 def _value(text: str) -> Any:

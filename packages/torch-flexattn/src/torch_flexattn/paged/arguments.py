@@ -23,7 +23,7 @@ def check_sizes(*, page_size: int, **sizes: int) -> None:
         KindError: one is no integer.
         InputError: one is not positive; a page size that is no power of two, at least 16.
     """
-    for name, size in {**sizes, "page_size": page_size}.items():
+    for name, size in {"page_size": page_size, **sizes}.items():
         if isinstance(size, bool) or not isinstance(size, int):
             raise KindError(f"{name} must be an integer, got {size!r}")
         if size < 1:
